@@ -21,7 +21,7 @@ from profiles import frame, library
 
 CORES = 2
 _FOREIGN = re.compile(
-    r"P?MPI_|ompi_|_gfortran|pthread_|GOMP_|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
+    r"P?MPI_|__|fcntl|ompi_|_gfortran|pthread_|GOMP_|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
 )
 
 
@@ -618,6 +618,54 @@ def test_who_sleeps_while_others_wait_for_threads_is_waited_for() -> None:
     bar = row("main; pthread_create; look_again; usleep; [waits: sleep]", tid=3, wait=890, stall=1500)
     joins = row("main; pthread_join; [waits: thread]", wait=890, stall=100)
     assert first(found(*balanced(), bar, joins)) == (Kind.STALL, "look_again")
+
+
+def _takes_file_lock(call: str, *, ready: float = 0) -> list[PathSample]:
+    """Two processes of a pool that take turns at a file."""
+    rows = [row("main; worker; update_index", 400, 1, pid, pid=pid, ready=ready) for pid in (8, 9)]
+    rows += [row("main; worker; prepare", 60, 2, pid, pid=pid) for pid in (8, 9)]
+    waits = f"main; worker; update_index; {call}; [waits: lock]"
+    return rows + [row(waits, tid=pid, pid=pid, wait=380) for pid in (8, 9)]
+
+
+def test_the_interpreters_lock_is_not_the_one_of_a_file() -> None:
+    """What is done while the file is locked lies below the call; that a script takes locks of its interpreter, too."""
+    rows = _takes_file_lock("fcntl_flock")
+    works = [
+        replace(one, path=(*one.path, frame("count_words", 9, "/home/u/job.py", "python")))
+        for one in rows[:2]
+    ]
+    (cause, *_) = found(*works, *rows[2:])
+    assert "(fcntl_flock)" in cause.what and "GIL" not in cause.what
+
+
+@pytest.mark.parametrize("call", ["__GI___flock", "__libc_fcntl64", "pthread_lockf", "__semtimedop"])
+@pytest.mark.parametrize("ready", [0, 900])  # on a busy machine, too
+def test_processes_that_take_turns_at_a_file_wait_for_its_lock(call: str, ready: float) -> None:
+    (cause,) = found(*_takes_file_lock(call, ready=ready))
+    assert (cause.kind, cause.function) == (Kind.LOCK, "update_index")
+    assert (
+        cause.what.startswith("one works, the others wait in turn: 2 processes (") and "[" not in cause.what
+    )
+
+
+def test_what_a_comprehension_calls_is_no_detail_of_it() -> None:
+    """``[each.start() for each in processes]``: from Python 3.12 on it is no function at all."""
+    rows = [row("main; <listcomp>; worker; update_index", 400, 1, pid, pid=pid) for pid in (8, 9)]
+    assert first(found(*rows)) == (Kind.SERIAL, "update_index")
+    alone = [row("main; summarize; summarize.<locals>.<listcomp>", 400, 1)]
+    assert first(found(*balanced(), *alone)) == (Kind.SERIAL, "summarize")
+
+
+def test_a_program_that_a_lock_of_a_file_is_held_for_is_told_so() -> None:
+    """``flock FILE PROGRAM`` takes the lock, and another one sleeps for it meanwhile."""
+    works = [row("main; compute", 200, 1, pid, pid=pid) for pid in range(10, 14)]
+    waits = row("main; wait_turn; pthread_flock; [waits: lock]", tid=20, pid=20, wait=700)
+    (cause,) = found(*works, waits)
+    assert (cause.kind, cause.function) == (Kind.LOCK, "compute")
+    assert cause.what == "other processes wait meanwhile for a lock of a file (pthread_flock): 0.7 s"
+    waits.metrics[WAIT] = 100e6
+    assert Kind.LOCK not in {one.kind for one in found(*works, waits)}
 
 
 def test_threads_without_end_are_too_many() -> None:
