@@ -148,3 +148,25 @@ def test_nor_does_one_only_look_around_that_works_now_and_then() -> None:
     paced = row(TICKS, 9, wait=800, stall=1600)
     paced.metrics.work_ns = 100e6
     assert told(row(LISTENS, 7, wait=950), paced) == (1600, 0)
+
+
+def test_a_supervisor_that_collects_what_servers_write_waits_for_requests_too() -> None:
+    """It wakes up once a second (PHP-FPM's master), and is the last to fall asleep then."""
+    master = row("main; loop; epoll_wait; [waits: pipe]", 7, wait=950, stall=1800)
+    serves = row("main; accept; [waits: requests]", 8, wait=940, pid=8)
+    assert told(master, serves) == (0, 1800)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        row("main; fetch; recv; [waits: network]", 9, wait=600, pid=9),
+        row("main; pace; usleep; [waits: sleep]", 9, wait=600, pid=9),
+    ],
+)
+def test_who_collects_what_another_writes_that_waits_by_itself_does_not(other: PathSample) -> None:
+    master = row("main; loop; epoll_wait; [waits: pipe]", 7, wait=950, stall=1800)
+    serves = row("main; accept; [waits: requests]", 8, wait=940, pid=8)
+    assert told(master, serves, other) == (1800, 0)
+    alone = row("main; loop; epoll_wait; [waits: pipe]", 7, wait=950, stall=1800)
+    assert told(alone) == (1800, 0)
