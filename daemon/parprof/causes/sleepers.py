@@ -65,9 +65,11 @@ class _Sleeper:
     def whole_ns(self) -> float:
         return sum(self.slept.values())
 
-    def is_of(self, pid: int) -> bool:
-        """Whether it is of this process, and no other."""
-        return all(of == pid for of, _ in self.slept)
+    @property
+    def process(self) -> int | None:
+        """The process that it is of, if it is of one."""
+        pids = {pid for pid, _ in self.slept}
+        return pids.pop() if len(pids) == 1 else None
 
     def add(self, thread: ThreadId, number: int, wait_ns: float) -> None:
         self.slept[thread] = self.slept.get(thread, 0.0) + wait_ns
@@ -107,10 +109,13 @@ def _at_sleepers(
     for number in stalled:
         by_process[samples[number].origin.pid].append(number)
     rest: list[int] = []
+    sleepers: dict[int, list[_Sleeper]] = defaultdict(list)  # whoever has the stall, they stay the same
+    for one in _sleepers(samples, keeps_house):
+        if (pid := one.process) is not None:
+            sleepers[pid].append(one)
     for pid, those in by_process.items():
         took_ns = sum(stalled[number] for number in those) / cores
-        mine = [one for one in _sleepers(samples, keeps_house) if one.is_of(pid)]
-        sleeper = _longest(mine, mine, took_ns)
+        sleeper = _longest(sleepers[pid], sleepers[pid], took_ns)
         if sleeper is None or samples[sleeper.most].path[-1].name == _FOR_CHILD:
             rest += those
         else:
