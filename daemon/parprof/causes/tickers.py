@@ -50,6 +50,17 @@ class _Thread:
     places: set[Path] = field(default_factory=set)
     sleeps_only: bool = True
 
+    def only_looks_around(self, longest_ns: float, kept_ns: float) -> bool:
+        """``longest_ns``: the most that a thread of its process waited for what none of these does. ``kept_ns``: how
+        long nobody worked and any of them was the last to fall asleep."""
+        if not self.sleeps_only or len(self.places) != 1:
+            return False
+        if max(self.work_ns, self.unseen_ns) > _HARDLY * self.slept_ns:
+            return False
+        if not _ALL_THE_TIME * longest_ns <= self.slept_ns <= longest_ns / _ALL_THE_TIME:
+            return False
+        return self.kept_ns >= _ITS_SHARE * kept_ns > 0
+
 
 def tickers(rows: Iterable[PathSample]) -> frozenset[ThreadId]:
     """The threads that only look around while another one of their process waits for what none of these does."""
@@ -70,28 +81,16 @@ def tickers(rows: Iterable[PathSample]) -> frozenset[ThreadId]:
         if waits == _SOMEWHERE:
             thread.unseen_ns += wait_ns
         thread.sleeps_only &= waits in (_FOR_TIME, _SOMEWHERE) or waits in _IN_PASSING
-    return frozenset(
-        (pid, tid)
-        for pid, threads in by_process.items()
-        for tid, thread in threads.items()
-        if tid != SEVERAL_THREADS and _looks_around(thread, threads.values())
-    )
+    found: set[ThreadId] = set()
+    for pid, threads in by_process.items():
+        longest_ns = max(thread.waited_ns for thread in threads.values())
+        kept_ns = sum(thread.kept_ns for thread in threads.values())
+        for tid, thread in threads.items():
+            if tid != SEVERAL_THREADS and thread.only_looks_around(longest_ns, kept_ns):
+                found.add((pid, tid))
+    return frozenset(found)
 
 
 def thread_of(origin: Origin) -> ThreadId:
     """Which thread it was."""
     return origin.pid, origin.tid
-
-
-def _looks_around(one: _Thread, all_of_process: Iterable[_Thread]) -> bool:
-    if (
-        not one.sleeps_only
-        or len(one.places) != 1
-        or max(one.work_ns, one.unseen_ns) > _HARDLY * one.slept_ns
-    ):
-        return False
-    threads = list(all_of_process)
-    longest = max(thread.waited_ns for thread in threads)
-    if not _ALL_THE_TIME * longest <= one.slept_ns <= longest / _ALL_THE_TIME:
-        return False
-    return one.kept_ns >= _ITS_SHARE * sum(thread.kept_ns for thread in threads) > 0
