@@ -2,7 +2,8 @@
  *
  * What a thread waits for that goes to sleep in poll(), select() or epoll_wait(), where what it looks at tells: for time to
  * pass, if poll() or select() looks at no file; for an answer, if it looks at a connection that it has made itself, as
- * clients with a timeout do, and those that are written around a loop of events. All else, above all what a server looks
+ * clients with a timeout do, and those that are written around a loop of events; for a pipe, if it looks at nothing but
+ * pipes that lead to other processes, as who collects what its children write. All else, above all what a server looks
  * at, may be a request. The rules are those of parprof/process/polled.py.
  */
 #define POLL_CALL 7
@@ -18,7 +19,9 @@
 #define CLIENT_PORTS 32768	/* the kernel gives those who connect a port from there on */
 #define FILE_KIND 0170000
 #define SOCKET_FILE 0140000
+#define PIPE_FILE 0010000
 #define CHARACTER_FILE 0020000
+#define UNIX 1
 #define INTERNET_4 2
 #define INTERNET_6 10
 #define LISTENS 10
@@ -28,6 +31,8 @@ enum polled {
 	POLLED_OTHER = 0,	/* neither speaks for a request nor against it */
 	POLLED_ANSWER = 1,
 	POLLED_REQUEST = 2,
+	POLLED_PIPE = 4,
+	POLLED_EVENTS = 8,	/* counters, timers, signals, other processes: no pipe, so not pipes alone */
 };
 
 #ifdef TASK_FILES
@@ -66,6 +71,41 @@ static __always_inline int is_accepted(u64 sock)
 	return backlog != 0;
 }
 
+/* Whether a process has both ends of a pipe, to wake itself up by; or it is what it was started with to read from. */
+static __always_inline int is_own_pipe(struct poll_look *look)
+{
+	u64 pipe = kernel_word(look->file + POLLED_INODE), before, after;
+
+	before = look->fd ? open_file((u32)look->fd - 1) : look->file;
+	after = open_file((u32)look->fd + 1);
+	return (before && kernel_word(before + POLLED_INODE) == pipe) || (after && kernel_word(after + POLLED_INODE) == pipe);
+}
+
+#ifdef UNIX_PEER
+/* Whether the server with this name tells of events rather than that it answers: a desktop's, and the bus by which programs
+ * ask each other. The names begin so: /tmp/.X1, /run/use(r), /run/dbu(s), and the first of these without a file. */
+static __always_inline int tells_events(u64 address)
+{
+	u64 name = kernel_word(address + UNIX_NAME), x11 = 0x31582e2f706d742fULL;
+
+	return name == x11 || name == x11 << 8 || name == 0x6573752f6e75722fULL || name == 0x7562642f6e75722fULL;
+}
+
+/* Which of these a Unix socket is: who was accepted has the name of the socket that listened, who connects has none as a
+ * rule, but one at the other end. The ends of a pair have neither. */
+static __always_inline u64 kind_of_unix(u64 sock)
+{
+	u64 peer = kernel_word(sock + UNIX_PEER), theirs;
+
+	if (kernel_word(sock + UNIX_ADDRESS))
+		return POLLED_REQUEST;
+	theirs = peer ? kernel_word(peer + UNIX_ADDRESS) : 0;
+	if (!theirs)
+		return POLLED_OTHER;
+	return tells_events(theirs) ? POLLED_REQUEST : POLLED_ANSWER;
+}
+#endif
+
 /* Which of these a file is that the current thread looks at. */
 u64 kind_polled(u64 given)
 {
@@ -79,12 +119,18 @@ u64 kind_polled(u64 given)
 	kind = kernel_half(kernel_word(file + POLLED_INODE) + INODE_MODE) & FILE_KIND;
 	if (kind == CHARACTER_FILE)	/* a terminal: keys */
 		return POLLED_REQUEST;
+	if (kind == PIPE_FILE)
+		return is_own_pipe(look) ? POLLED_OTHER : POLLED_PIPE;
 	if (kind != SOCKET_FILE)
-		return POLLED_OTHER;
+		return POLLED_EVENTS;
 	sock = kernel_word(kernel_word(file + POLLED_PRIVATE) + SOCKET_SOCK);
 	family = kernel_half(sock + SOCK_COMMON + SOCK_FAMILY);
+#ifdef UNIX_PEER
+	if (family == UNIX)
+		return kind_of_unix(sock);
+#endif
 	if (family != INTERNET_4 && family != INTERNET_6)
-		return POLLED_OTHER;
+		return POLLED_EVENTS;
 	near = kernel_half(sock + SOCK_COMMON + SOCK_PORT);
 	far = kernel_half(sock + SOCK_COMMON + SOCK_FAR_PORT);
 	if ((kernel_half(sock + SOCK_COMMON + SOCK_STATE) & 0xff) == LISTENS || !far)
@@ -102,6 +148,14 @@ u64 kind_polled(u64 given)
 	return POLLED_REQUEST;
 }
 #endif
+
+/* What is waited for at files that are all of this together. */
+static __always_inline u64 awaited_of(u64 found)
+{
+	if (found == POLLED_PIPE)
+		return AWAITS_PIPE;
+	return (found & (POLLED_ANSWER | POLLED_REQUEST)) == POLLED_ANSWER ? AWAITS_ANSWER : AWAITS_UNKNOWN;
+}
 
 static u64 (*call_kind_polled)(struct poll_look *look) = (void *)SHARED_kind_polled;
 
@@ -153,9 +207,10 @@ u64 look_at_polled(u64 given)
 		if (fd == ~0ULL)
 			return AWAITS_UNKNOWN;
 		look->file = open_file((u32)fd);
+		look->fd = fd;
 		found |= call_kind_polled(look);
 	}
-	return found == POLLED_ANSWER && !set ? AWAITS_ANSWER : AWAITS_UNKNOWN;
+	return set ? AWAITS_UNKNOWN : awaited_of(found);
 }
 
 static u64 (*call_look_at_polled)(struct poll_look *look) = (void *)SHARED_look_at_polled;
@@ -184,6 +239,7 @@ u64 epoll_step(u64 given)
 	if (came != above && came != left)
 		return 0;
 	look->file = kernel_word(node + EPOLLED_FILE);
+	look->fd = (u32)kernel_word(node + EPOLLED_FILE + sizeof(u64));
 	look->found |= call_kind_polled(look);
 	if (right)
 		look->node = right;
@@ -209,7 +265,7 @@ u64 look_at_epoll(u64 given)
 			break;
 		call_epoll_step(look);
 	}
-	return look->found == POLLED_ANSWER && !look->node ? AWAITS_ANSWER : AWAITS_UNKNOWN;
+	return look->node ? AWAITS_UNKNOWN : awaited_of(look->found);
 #else
 	return AWAITS_UNKNOWN;
 #endif

@@ -68,6 +68,7 @@ enum awaited {
 	AWAITS_GIL = 1,		/* the lock of a Python interpreter: see gil.bpf.c */
 	AWAITS_TIME = 2,	/* nothing else: it looks at no file. See polls.bpf.c */
 	AWAITS_ANSWER = 3,	/* on a connection that it has made */
+	AWAITS_PIPE = 4,	/* what another process writes, or reads: it looks at nothing but pipes */
 };
 
 /* How far it is known what a thread does where no frame of it tells. */

@@ -35,11 +35,19 @@ ACTIVATION = 254
 ``user`` were told apart by samples (`Count.samples`)."""
 
 
-AWAITS_UNKNOWN, AWAITS_GIL, AWAITS_TIME, AWAITS_ANSWER, AWAITS_DEADLOCK, AWAITS_LOCKED = range(6)
+(
+    AWAITS_UNKNOWN,
+    AWAITS_GIL,
+    AWAITS_TIME,
+    AWAITS_ANSWER,
+    AWAITS_PIPE,
+    AWAITS_DEADLOCK,
+    AWAITS_LOCKED,
+) = range(7)
 """What a wait is for (``enum awaited``): what the functions of the kernel tell; the lock of a Python interpreter;
-nothing but time; somebody's answer, on a connection that the waiter has made. From outside alone, of threads that sleep
-(`parprof.session.asleep`): a mutex whose owner waits for this thread; anything, by one that has a mutex which others
-wait for."""
+nothing but time; somebody's answer, on a connection that the waiter has made; pipes of other processes. From outside
+alone, of threads that sleep (`parprof.session.asleep`): a mutex whose owner waits for this thread; anything, by one
+that has a mutex which others wait for."""
 
 SEVERAL_THREADS = 0
 """In place of a thread's id: nobody knows which, or those that only slept, put together (`parprof.facts.sleepers`)."""
@@ -191,6 +199,9 @@ class PathSample:
 
 NOBODY: Path = (Frame("[nobody works]"),)
 """Stall that belongs to no call path: nobody slept whose step could have begun it, nor was anyone seen to spin."""
+
+OTHERS: Path = (Frame("[others had the cores]"),)
+"""Cores that others had while none of the threads that could work had one: there is no sample to charge with it."""
 
 NOT_LOOKED_AT: Path = (Frame("[asleep, not looked where]", module="[kernel]"),)
 """Below this: threads that slept before we came, or where there was no time to walk their stacks."""

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,17 @@ SERVERS, ANY = range(20000, 32768), range(61000, 65536)
 what Linux gives to clients by itself, so that nobody else's connection is in the way."""
 
 
+UNIX = range(0)
+"""No port at all: a Unix socket, with a name of its own."""
+
+
 def listener(ports: range = SERVERS) -> socket.socket:
+    if not ports:
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(str(Path(tempfile.mkdtemp()) / "socket"))
+        server.listen(1)
+        server.settimeout(20)
+        return server
     for port in ports[os.getpid() % (len(ports) - 2000) :]:
         server = socket.socket()
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -43,13 +54,40 @@ def listener(ports: range = SERVERS) -> socket.socket:
     raise AssertionError("no port is free")
 
 
+def place_of(server: socket.socket) -> tuple[str, int] | str:
+    """Where to connect to it."""
+    found: tuple[str, int] | str = server.getsockname()
+    return found
+
+
+def as_word(place: tuple[str, int] | str) -> str:
+    return place if isinstance(place, str) else str(place[1])
+
+
+def connection(place: tuple[str, int] | str) -> socket.socket:
+    if isinstance(place, tuple):
+        return socket.create_connection(place, timeout=20)
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(20)
+    client.connect(place)
+    return client
+
+
+def leave(server: socket.socket) -> None:
+    """Its place to somebody else."""
+    place = place_of(server)
+    server.close()
+    if isinstance(place, str):
+        Path(place).unlink()
+
+
 def recorded(profile: Path, mode: str, server: socket.socket) -> tuple[dict[str, Any], dict[str, float]]:
     """Its report, and what it told. Half a second after it says that it waits it gets what it waits for."""
-    port = server.getsockname()[1]
+    place = place_of(server)
     is_server = mode in ("serves", "loops")
     if is_server:
-        server.close()
-    command = [*record_command(profile), str(BUILD / "polls"), mode, str(port)]
+        leave(server)
+    command = [*record_command(profile), str(BUILD / "polls"), mode, as_word(place)]
     told: dict[str, float] = {}
     peer: socket.socket | None = None
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -59,7 +97,7 @@ def recorded(profile: Path, mode: str, server: socket.socket) -> tuple[dict[str,
                 name, _, seconds = line.partition(" ")
                 told[name] = float(seconds)
             elif is_server and peer is None:
-                peer = socket.create_connection(("127.0.0.1", port), timeout=20)
+                peer = connection(place)
             else:
                 peer = peer or server.accept()[0]
                 time.sleep(WAIT_S)
@@ -82,7 +120,7 @@ def of(report: dict[str, Any], function: str, metric: str) -> float:
     return float(found["inclusive"][metric])
 
 
-@pytest.mark.parametrize("ports", [SERVERS, ANY])
+@pytest.mark.parametrize("ports", [SERVERS, ANY, UNIX])
 @pytest.mark.parametrize("mode", ["poll", "select", "epoll"])
 def test_a_client_that_waits_with_a_timeout_waits_for_the_network(
     tmp_path: Path, mode: str, ports: range
@@ -97,7 +135,7 @@ def test_a_client_that_waits_with_a_timeout_waits_for_the_network(
     assert (cause["kind"], cause["function"]) == ("stall", function) and "for the network" in cause["what"]
 
 
-@pytest.mark.parametrize("ports", [SERVERS, ANY])
+@pytest.mark.parametrize("ports", [SERVERS, ANY, UNIX])
 @pytest.mark.parametrize(
     ("mode", "function"), [("serves", "waits_for_request"), ("loops", "loops_for_request")]
 )
@@ -144,6 +182,22 @@ def test_to_look_at_no_file_is_to_sleep(tmp_path: Path) -> None:
     assert "for time to pass" in report["causes"][0]["what"]
 
 
+def test_who_collects_what_a_child_writes_waits_for_a_pipe(tmp_path: Path) -> None:
+    """What is lost is told at the child, which has a name and is the one to sleep: who waits for it is seen to wait."""
+    with listener() as server:
+        report, told = recorded(tmp_path / "polls.pb.gz", "child", server)
+    kinds = {
+        path["frames"][-1]
+        for path in report["paths"]
+        if {"collects_by_poll", "collects_by_epoll"} & set(path["frames"]) and path["wait_s"] > 0.1
+    }
+    assert kinds == {"[waits: pipe]"}
+    for function in ("collects_by_poll", "collects_by_epoll"):
+        assert of(report, function, "wait_s") == pytest.approx(told[function], rel=0.03)
+    cause = report["causes"][0]
+    assert (cause["kind"], cause["function"]) == ("stall", "naps_as_child")
+
+
 def test_a_lock_of_another_process_is_no_request(tmp_path: Path) -> None:
     with listener() as server:
         report, told = recorded(tmp_path / "polls.pb.gz", "locks", server)
@@ -154,13 +208,13 @@ def test_a_lock_of_another_process_is_no_request(tmp_path: Path) -> None:
     assert "for a lock that another process has" in cause["what"]
 
 
-@pytest.mark.parametrize("ports", [SERVERS, ANY])
+@pytest.mark.parametrize("ports", [SERVERS, ANY, UNIX])
 @pytest.mark.parametrize("mode", ["poll", "select", "epoll"])
 def test_one_that_hangs_on_a_server_is_told_of_it(tmp_path: Path, mode: str, ports: range) -> None:
     """It slept before we came: what is seen of it is what ``/proc`` tells."""
     profile = tmp_path / "polls.pb.gz"
     with listener(ports) as server:
-        command = [str(BUILD / "polls"), mode, str(server.getsockname()[1])]
+        command = [str(BUILD / "polls"), mode, as_word(place_of(server))]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client, server.accept()[0]:
             try:
                 assert client.stdout is not None and client.stdout.readline() == "ready\n"
@@ -174,18 +228,19 @@ def test_one_that_hangs_on_a_server_is_told_of_it(tmp_path: Path, mode: str, por
     ]
 
 
-@pytest.mark.parametrize("ports", [SERVERS, ANY])
+@pytest.mark.parametrize("ports", [SERVERS, ANY, UNIX])
 @pytest.mark.parametrize("mode", ["serves", "loops"])
 def test_a_server_without_requests_hangs_on_nobody(tmp_path: Path, mode: str, ports: range) -> None:
     profile = tmp_path / "polls.pb.gz"
     with listener(ports) as free:
-        port = free.getsockname()[1]
+        place = place_of(free)
+        leave(free)
     with subprocess.Popen(
-        [str(BUILD / "polls"), mode, str(port)], stdout=subprocess.PIPE, text=True
+        [str(BUILD / "polls"), mode, as_word(place)], stdout=subprocess.PIPE, text=True
     ) as server:
         try:
             assert server.stdout is not None and server.stdout.readline() == "ready\n"
-            with socket.create_connection(("127.0.0.1", port)):
+            with connection(place):
                 assert server.stdout.readline() == "ready\n"
                 attach(profile, server.pid)
         finally:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that run in a debugger under `parprof record`: the debugger must not see our stops, for it would take them for
-the program's own, and end what it was told to run."""
+"""Programs that run in a debugger under `parprof record`: it must not see our stops, which it would take for the
+program's own, and end what it was told to run."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from parprof.causes.routes import RouteFinder
 from parprof.exporters.answer import headline, sentence
 from parprof.files.dso import ANONYMOUS
 from parprof.metrics import IDLENESS, STALL, STOLEN, WAIT, Metrics
-from parprof.model import NOBODY, Frame, Origin, PathSample, ProcessInfo, Profile, ThreadState
+from parprof.model import NOBODY, OTHERS, Frame, Origin, PathSample, ProcessInfo, Profile, ThreadState
 from profiles import any_profile, few_samples, frame, heat, library
 
 CORES = 4
@@ -671,6 +671,36 @@ def test_threads_of_an_interpreter_that_work_beside_each_other(program: str, pid
     who = "2 processes" if other > one else "4 threads"
     assert cause.what.startswith(f"{who} work in code of {program} itself")
     assert "GVL" not in cause.what and "one alone" in cause.what
+
+
+@pytest.mark.parametrize("stolen", [0, 1])
+def test_of_two_processes_of_an_interpreter_the_one_that_has_more_to_do_is_named(stolen: int) -> None:
+    """R's mclapply, unequal pieces: a busy machine, whose time is no process's, changes nothing of that."""
+    rows = [
+        row("MAIN EVAL", count, n, pid, pid=pid)
+        for pid, count, n in ((8, 700, 1), (8, 250, CORES), (9, 250, CORES))
+    ]
+    nobodys = PathSample(OTHERS, Metrics(), Origin(7, "x"))
+    nobodys.metrics[STOLEN] = stolen * 3e9
+    (cause,) = causes_of([*rows, nobodys], CORES, "none", 0.0, "/usr/bin/R")
+    assert (cause.kind, cause.function) == (Kind.IMBALANCE, "")
+    assert cause.what.startswith(
+        "one of 2 processes, t8 (pid 8), does 79 % of the work here, and 74 % of that alone"
+    )
+
+
+@pytest.mark.parametrize("module", ["threads.so", "shared.so"])
+def test_what_perl_does_for_threads_is_no_programs(module: str) -> None:
+    main, evaluates = (
+        replace(frame(name, 1), module="perl", file="") for name in ("main", "Perl_runops_standard")
+    )
+    starts = replace(frame("threads.so+0x4e00", 0), module=module, file="")
+    rows = [
+        replace(row("MAIN", count, n, tid), path=(main, starts, evaluates))
+        for tid, count, n in ((8, 300, CORES), (9, 300, CORES), (9, 600, 1))
+    ]
+    (cause,) = causes_of(rows, CORES, "none", 0.0, "/usr/bin/perl")
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "") and "in code of perl itself" in cause.what
 
 
 def test_threads_of_an_interpreter_without_one() -> None:

@@ -21,7 +21,7 @@ from profiles import frame, library
 
 CORES = 2
 _FOREIGN = re.compile(
-    r"P?MPI_|ompi_|_gfortran|pthread_|GOMP_|libgomp|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
+    r"P?MPI_|__|fcntl|ompi_|_gfortran|pthread_|GOMP_|libgomp|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
 )
 
 
@@ -278,6 +278,20 @@ def test_a_thread_that_feeds_other_processes_does_not_keep_cores_idle(works: int
     rows += [row("main; consume", 150, 2, tid, pid=tid) for tid in (8, 9)]
     rows += [row(f"{THREAD}; std::cond; [waits: GIL]", tid=2, wait=400), row(f"{THREAD}; feed", works, 2, 2)]
     assert first(found(*rows)) == (kind, "produce")
+
+
+def test_what_a_loop_of_events_did_before_makes_it_no_rival() -> None:
+    """A worker process of dask's: its first thread imports for long, and then looks around a hundred times a second,
+    for which it waits for the lock each time; another process has nothing to do meanwhile."""
+    rows = [
+        row("main; imports", 400, 2, 1),
+        row("main; combine", 800, 1, 2),
+        row("main; loop; std::cond; [waits: GIL]", tid=1, wait=600),
+        row("main; other", 400, 2, 9, pid=9),
+        row("main; loop", 10, 2, 1),
+    ]
+    intervals = parted(rows, [0, 3], [1, 2, 4])
+    assert first(causes_of(rows, CORES, "none", intervals=intervals)) == (Kind.SERIAL, "combine")
 
 
 def test_one_process_of_a_job_that_was_attached_to_has_threads_that_feed_others() -> None:
@@ -595,6 +609,26 @@ def test_a_child_of_which_nothing_has_a_name_is_told_at_who_waits_for_it(parent:
     assert causes[0].lost_ns == pytest.approx(1590e6 if function == "convert" else 1500e6)
 
 
+@pytest.mark.parametrize("kind", ["child", "pipe"])
+def test_of_programs_without_names_that_wait_for_each_other_who_began_them_is_named(kind: str) -> None:
+    """`subprocess.run(["sh", "-c", ...], capture_output=True)`: a shell waits for its children, and the script for what
+    they write."""
+    script = row(f"main; convert; read; [waits: {kind}]", tid=1, wait=860, stall=90)
+    shell = row("dash+0x5f20; wait4; [waits: child]", tid=98, pid=98, wait=800, stall=300)
+    child = row("sleep+0x5f20; usleep; [waits: sleep]", tid=99, pid=99, wait=700, stall=1300)
+    causes = found(*balanced(), script, shell, child)
+    assert first(causes) == (Kind.STALL, "convert")
+    assert causes[0].lost_ns == pytest.approx(1690e6)
+
+
+def test_who_reads_from_the_pipe_of_another_that_has_a_name_is_not_to_blame_for_a_third() -> None:
+    """Two with names wait for what they read: which of them waits for the one without?"""
+    readers = [row(f"main; {name}; read; [waits: pipe]", tid=at, pid=at, wait=860)
+               for at, name in enumerate(("merge", "split"), 1)]  # fmt: skip
+    child = row("sleep+0x5f20; usleep; [waits: sleep]", tid=99, pid=99, wait=780, stall=1500)
+    assert first(found(*balanced(), *readers, child)) == (Kind.STALL, "sleep+0x5f20")
+
+
 def test_routines_that_sleep_beside_the_child_may_as_well_have_been_waited_for() -> None:
     other = row(f"{_GOEXIT}; main.poll; usleep; [waits: sleep]", tid=14, wait=500)
     lost = {one.function: one.lost_ns for one in found(*_go_program(), other)}
@@ -605,6 +639,83 @@ def test_a_thread_cannot_sleep_elsewhere_while_it_waits_for_others() -> None:
     rows = [row(f"{THREAD}; pthread_cond_wait; [waits: lock]", tid=1, wait=900, stall=800)]
     rows.append(row("main; pause; usleep; [waits: sleep]", tid=1, wait=900))
     assert first(found(*balanced(), *rows)) == (Kind.STALL, "worker")
+
+
+@pytest.mark.parametrize("kind", ["network", "file", "child"])
+def test_who_only_looks_around_by_the_clock_is_not_waited_for(kind: str) -> None:
+    """A progress bar is the last to fall asleep: the program waits for what another one of its threads does."""
+    loads = row(f"{THREAD}; load_page; read; [waits: {kind}]", tid=2, wait=880, stall=160)
+    bar = row("main; pthread_create; show_progress; usleep; [waits: sleep]", tid=3, wait=890, stall=1500)
+    joins = row("main; pthread_join; [waits: thread]", wait=890, stall=100)
+    causes = found(*balanced(), loads, bar, joins)
+    assert first(causes) == (Kind.STALL, "load_page")
+    assert causes[0].lost_ns == pytest.approx(1760e6)
+
+
+def test_who_keeps_a_thread_asleep_is_of_its_own_process() -> None:
+    """Another process of the job waited, too, at its beginning."""
+    rows = [
+        row(f"{THREAD}; write_rows; usleep; [waits: sleep]", tid=tid, wait=450, stall=50) for tid in (2, 3)
+    ]
+    joins = row("main; run_all; pthread_join; [waits: thread]", wait=900, stall=1000)
+    shell = row("main; find_program; read; [waits: pipe]", tid=98, pid=98, wait=400)
+    causes = found(*balanced(), *rows, joins, shell)
+    assert first(causes) == (Kind.STALL, "write_rows")
+    assert causes[0].lost_ns == pytest.approx(1100e6)
+
+
+def test_who_sleeps_while_others_wait_for_threads_is_waited_for() -> None:
+    bar = row("main; pthread_create; look_again; usleep; [waits: sleep]", tid=3, wait=890, stall=1500)
+    joins = row("main; pthread_join; [waits: thread]", wait=890, stall=100)
+    assert first(found(*balanced(), bar, joins)) == (Kind.STALL, "look_again")
+
+
+def _takes_file_lock(call: str, *, ready: float = 0) -> list[PathSample]:
+    """Two processes of a pool that take turns at a file."""
+    rows = [row("main; worker; update_index", 400, 1, pid, pid=pid, ready=ready) for pid in (8, 9)]
+    rows += [row("main; worker; prepare", 60, 2, pid, pid=pid) for pid in (8, 9)]
+    waits = f"main; worker; update_index; {call}; [waits: lock]"
+    return rows + [row(waits, tid=pid, pid=pid, wait=380) for pid in (8, 9)]
+
+
+def test_the_interpreters_lock_is_not_the_one_of_a_file() -> None:
+    """What is done while the file is locked lies below the call; that a script takes locks of its interpreter, too."""
+    rows = _takes_file_lock("fcntl_flock")
+    works = [
+        replace(one, path=(*one.path, frame("count_words", 9, "/home/u/job.py", "python")))
+        for one in rows[:2]
+    ]
+    (cause, *_) = found(*works, *rows[2:])
+    assert "(fcntl_flock)" in cause.what and "GIL" not in cause.what
+
+
+@pytest.mark.parametrize("call", ["__GI___flock", "__libc_fcntl64", "pthread_lockf", "__semtimedop"])
+@pytest.mark.parametrize("ready", [0, 900])  # on a busy machine, too
+def test_processes_that_take_turns_at_a_file_wait_for_its_lock(call: str, ready: float) -> None:
+    (cause,) = found(*_takes_file_lock(call, ready=ready))
+    assert (cause.kind, cause.function) == (Kind.LOCK, "update_index")
+    assert (
+        cause.what.startswith("one works, the others wait in turn: 2 processes (") and "[" not in cause.what
+    )
+
+
+def test_what_a_comprehension_calls_is_no_detail_of_it() -> None:
+    """``[each.start() for each in processes]``: from Python 3.12 on it is no function at all."""
+    rows = [row("main; <listcomp>; worker; update_index", 400, 1, pid, pid=pid) for pid in (8, 9)]
+    assert first(found(*rows)) == (Kind.SERIAL, "update_index")
+    alone = [row("main; summarize; summarize.<locals>.<listcomp>", 400, 1)]
+    assert first(found(*balanced(), *alone)) == (Kind.SERIAL, "summarize")
+
+
+def test_a_program_that_a_lock_of_a_file_is_held_for_is_told_so() -> None:
+    """``flock FILE PROGRAM`` takes the lock, and another one sleeps for it meanwhile."""
+    works = [row("main; compute", 200, 1, pid, pid=pid) for pid in range(10, 14)]
+    waits = row("main; wait_turn; pthread_flock; [waits: lock]", tid=20, pid=20, wait=700)
+    (cause,) = found(*works, waits)
+    assert (cause.kind, cause.function) == (Kind.LOCK, "compute")
+    assert cause.what == "other processes wait meanwhile for a lock of a file (pthread_flock): 0.7 s"
+    waits.metrics[WAIT] = 100e6
+    assert Kind.LOCK not in {one.kind for one in found(*works, waits)}
 
 
 def test_threads_without_end_are_too_many() -> None:

@@ -107,3 +107,66 @@ def test_ranks_wait_for_each_other() -> None:
     """Open MPI has a thread that looks after its messages: in epoll_wait()."""
     rows = row(LISTENS, 9, wait=950, runtime="mpi"), row(SERVES, 7, wait=900, stall=1800, runtime="mpi")
     assert told(*rows) == (1800, 0)
+
+
+TICKS = "worker; nanosleep; [waits: sleep]"
+
+
+def test_who_only_looks_around_by_the_clock_keeps_nobody_waiting() -> None:
+    """A server with a ticker: that is the last to fall asleep nearly always, and whom a request has woken at times."""
+    ticker = row(TICKS, 9, wait=930, stall=1500)
+    serves = row(SERVES, 8, wait=900, stall=300)
+    begun_before = row("[asleep, not looked where]", 9, wait=9)
+    gil = row("take_gil; pthread_cond_timedwait; [waits: GIL]", 9, wait=40)
+    assert told(row(LISTENS, 7, wait=950), ticker, serves, begun_before, gil) == (0, 1800)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (
+            row(TICKS, 9, wait=930, stall=1500),
+            row("ask; recv; [waits: network]", 9, wait=5),
+        ),  # it serves somebody
+        (
+            row(TICKS, 9, wait=500, stall=1000),
+            row(TICKS, 10, wait=500, stall=800),
+        ),  # threads for one request each
+        (
+            row(TICKS, 9, wait=930),
+            row(SERVES, 8, wait=900, stall=1800),
+        ),  # it wakes others up, who are the last
+        (row(TICKS, 9, wait=500, stall=900), row("pace; usleep; [waits: sleep]", 9, wait=400, stall=900)),
+    ],
+)
+def test_who_sleeps_and_does_more_may_keep_others_waiting(rows: tuple[PathSample, ...]) -> None:
+    stall, outside = told(row(LISTENS, 7, wait=950), *rows)
+    assert stall >= 1500 and outside == 0
+
+
+def test_nor_does_one_only_look_around_that_works_now_and_then() -> None:
+    paced = row(TICKS, 9, wait=800, stall=1600)
+    paced.metrics.work_ns = 100e6
+    assert told(row(LISTENS, 7, wait=950), paced) == (1600, 0)
+
+
+def test_a_supervisor_that_collects_what_servers_write_waits_for_requests_too() -> None:
+    """It wakes up once a second (PHP-FPM's master), and is the last to fall asleep then."""
+    master = row("main; loop; epoll_wait; [waits: pipe]", 7, wait=950, stall=1800)
+    serves = row("main; accept; [waits: requests]", 8, wait=940, pid=8)
+    assert told(master, serves) == (0, 1800)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        row("main; fetch; recv; [waits: network]", 9, wait=600, pid=9),
+        row("main; pace; usleep; [waits: sleep]", 9, wait=600, pid=9),
+    ],
+)
+def test_who_collects_what_another_writes_that_waits_by_itself_does_not(other: PathSample) -> None:
+    master = row("main; loop; epoll_wait; [waits: pipe]", 7, wait=950, stall=1800)
+    serves = row("main; accept; [waits: requests]", 8, wait=940, pid=8)
+    assert told(master, serves, other) == (1800, 0)
+    alone = row("main; loop; epoll_wait; [waits: pipe]", 7, wait=950, stall=1800)
+    assert told(alone) == (1800, 0)

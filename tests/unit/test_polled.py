@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from parprof.model import AWAITS_ANSWER, AWAITS_TIME, AWAITS_UNKNOWN
+from parprof.model import AWAITS_ANSWER, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
 from parprof.process.polled import awaited
 
 POLL, SELECT, READ = 7, 23, 0
@@ -36,11 +36,32 @@ class Files:
         client = stack.enter_context(socket.create_connection(server.getsockname()))
         accepted = stack.enter_context(server.accept()[0])
         pipe, writes = os.pipe()
+        own_pipe, own_end = os.pipe()
         terminal, follows = os.openpty()
-        for fd in (pipe, writes, terminal, follows):
+        counter = os.eventfd(0)
+        for fd in (pipe, writes, own_pipe, own_end, terminal, follows, counter):
             stack.callback(os.close, fd)
-        ours = (server.fileno(), client.fileno(), accepted.fileno(), pipe, terminal)
-        self.listener, self.client, self.accepted, self.pipe, self.terminal = range(10, 10 + len(ours))
+        pair, other_end = socket.socketpair()
+        named, asks, asked = _by_name(stack, f"\0parprof {os.getpid()}")
+        desktop, shows, shown = _by_name(stack, f"\0/tmp/.X11-unix/parprof{os.getpid()}")
+        for end in (pair, other_end):
+            stack.enter_context(end)
+        sockets = (server, client, accepted, pair, named, asks, asked, desktop, shows, shown)
+        ours = (*(each.fileno() for each in sockets), pipe, terminal, own_pipe, own_end, counter)
+        self.listener, self.client, self.accepted, self.pair, *numbers = range(10, 10 + len(ours))
+        (
+            self.named,
+            self.asks,
+            self.asked,
+            _,
+            self.shows,
+            _,
+            self.pipe,
+            self.terminal,
+            self.own_pipe,
+            *numbers,
+        ) = numbers
+        self.counter = numbers[-1]
         self.gone = 10 + len(ours)
 
         def place() -> None:
@@ -50,7 +71,7 @@ class Files:
             os.closerange(10 + len(ours), 4096)
 
         holder = stack.enter_context(
-            subprocess.Popen(["sleep", "60"], preexec_fn=place, close_fds=False)  # noqa: PLW1509
+            subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, preexec_fn=place, close_fds=False)  # noqa: PLW1509
         )
         stack.callback(holder.kill)
         self.pid = holder.pid
@@ -66,6 +87,15 @@ class Files:
         return awaited(self.pid, words, lambda at, size: memory[at - AT : at - AT + size])
 
 
+def _by_name(stack: ExitStack, name: str) -> tuple[socket.socket, socket.socket, socket.socket]:
+    """Unix sockets: one that listens, one that is connected to it, and its other end."""
+    listens, connects = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2))
+    listens.bind(name)
+    listens.listen(1)
+    connects.connect(name)
+    return listens, connects, stack.enter_context(listens.accept()[0])
+
+
 @pytest.fixture
 def files() -> Iterator[Files]:
     with ExitStack() as stack:
@@ -78,6 +108,8 @@ Of = Callable[..., int]
 @pytest.mark.parametrize("of", [Files.of_poll, Files.of_select])
 def test_who_looks_at_its_own_connection_waits_for_an_answer(of: Of, files: Files) -> None:
     assert of(files, files.client) == of(files, files.client, files.pipe) == AWAITS_ANSWER
+    assert of(files, files.asks) == of(files, files.asks, files.pair) == AWAITS_ANSWER
+    assert of(files, files.asks, files.client) == of(files, files.client, files.pair) == AWAITS_ANSWER
 
 
 @pytest.mark.parametrize("of", [Files.of_poll, Files.of_select])
@@ -85,12 +117,28 @@ def test_all_else_may_be_a_request(of: Of, files: Files) -> None:
     for looked_at in (
         (files.listener,),
         (files.accepted,),
-        (files.pipe,),
+        (files.own_pipe,),
+        (files.pipe, files.own_pipe, files.counter),
+        (files.pipe, files.accepted),
+        (files.pipe, files.terminal),
         (files.client, files.accepted),
         (files.client, files.terminal),
+        (files.pair,),
+        (files.named,),
+        (files.asked,),
+        (files.client, files.asked),
+        (files.asks, files.accepted),
+        (files.shows,),  # a desktop tells of keys
         (files.client, files.pipe, files.listener, files.accepted),  # too many
     ):
         assert of(files, *looked_at) == AWAITS_UNKNOWN, looked_at
+
+
+@pytest.mark.parametrize("of", [Files.of_poll, Files.of_select])
+def test_who_looks_at_pipes_of_others_alone_waits_for_these(of: Of, files: Files) -> None:
+    """But not who has both ends, to wake itself up by, nor a filter at the one that it was started with."""
+    assert of(files, files.pipe) == of(files, files.pipe, files.pair, files.own_pipe) == AWAITS_PIPE
+    assert of(files, 0) == AWAITS_UNKNOWN
 
 
 @pytest.mark.parametrize("of", [Files.of_poll, Files.of_select])

@@ -18,7 +18,7 @@ from parprof.errors import UsageError
 from parprof.exporters.readable import plain_name, readable
 from parprof.exporters.table import render
 from parprof.exporters.views import View
-from parprof.metrics import Metrics
+from parprof.metrics import OUTSIDE, Metrics
 from parprof.model import Accounting, Frame, Origin, PathSample, ProcessInfo, Profile
 from profiles import any_profile, frame, heat, library, sample
 
@@ -151,6 +151,21 @@ def test_the_first_line_says_what_others_had() -> None:
     assert ", not counting 45 % that it was not given" in text(profile).splitlines()[0]
     profile.accounting = Accounting(4, 10.0, 36.0, 1.0, 1.0, 2.0, 0.0, None)
     assert "not given" not in text(profile)
+
+
+def test_the_first_line_says_for_how_long_there_was_nothing_to_do() -> None:
+    """A server that has one request now and then has half of the cores idle while it serves it: not of its time."""
+    profile = heat()
+    waits = sample([frame("serve", 5), library("poll")], 1, 1)
+    waits.metrics[OUTSIDE] = 30e9
+    profile.samples.append(waits)
+    profile.accounting = Accounting(4, 10.0, 5.0, 0.0, 0.0, 5.0, 30.0, None)
+    assert ", not counting 75 % in which it had nothing to do" in text(profile).splitlines()[0]
+    profile.accounting = Accounting(4, 10.0, 1.0, 4.0, 0.0, 5.0, 30.0, None)
+    told = "10 % that it was not given and 75 % in which it had nothing to do"
+    assert f", not counting {told}" in text(profile).splitlines()[0]
+    waits.metrics[OUTSIDE] = 3e9
+    assert "nothing to do" not in text(profile)
 
 
 def test_a_chain_of_calls_is_one_row() -> None:

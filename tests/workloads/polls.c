@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits in poll(), select() and epoll_wait() for somebody else, of known length. usage: polls MODE [PORT]
+// Waits in poll(), select() and epoll_wait() for somebody else, of known length. usage: polls MODE [PORT|PATH]
+//
+// PATH: of a Unix socket, instead of a port.
 //
 // poll PORT, select PORT, epoll PORT: connects to a server, in asks_by_poll(), asks_by_select() or asks_by_epoll() waits
-//     for its answer beside a pipe of its own, as clients of libcurl do, and those with a loop of events (asyncio, Node).
+//     for its answer beside a pipe or a pair of sockets of its own, as clients of libcurl do, and those with a loop of events
+//     (asyncio, Node).
 // naps:         waits for half a second in nap_by_poll(), and in nap_by_select().
 // serves PORT:  a server, which waits in waits_for_request() for a request on the connection that it has accepted.
 // loops PORT:   the same in loops_for_request(), in epoll_wait(): it looks at that connection, at pipes, and at a
 //     connection that it has made itself, as servers do that ask others.
 // hands PORT:   a server whose first thread waits for connections in waits_to_hand(), and hands each to a thread, which
 //     waits for it in waits_to_serve(), serves it for a tenth of a second, and answers. It ends after three.
+// child:        starts a child that sleeps for half a second in naps_as_child() before it writes, and waits for what it writes
+//     in collects_by_poll(), at two pipes; the same in collects_by_epoll(), beside a pair of sockets.
 // locks:        waits for half a second in epoll_wait(), in ProcSleep(), which is where PostgreSQL waits for a row that
 //     another process has.
 // Says "ready" when it waits for a peer, and at the end for how long as `function seconds`. The other side of it is
@@ -23,6 +28,8 @@
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -94,12 +101,12 @@ static int watched_by_epoll(const int *files, int count)
 static NOINLINE void asks_by_epoll(int fd)
 {
 	struct epoll_event found;
-	int more[2], files[4] = {own[0], fd};
+	int more[2], pair[2], files[4] = {own[0], fd};
 
-	if (pipe(more))
+	if (pipe(more) || socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
 		exit(1);
 	files[2] = more[0];
-	files[3] = dup(own[0]);
+	files[3] = pair[0];
 	epoll_wait(watched_by_epoll(files, 4), &found, 1, 30000);
 	sink += 7;
 }
@@ -116,6 +123,63 @@ static NOINLINE void nap_by_select(void)
 
 	select(0, 0, 0, 0, &half);
 	sink += 4;
+}
+
+static NOINLINE void naps_as_child(void)
+{
+	usleep(500000);
+	sink += 9;
+}
+
+/* The ends of two pipes that the child of it writes to. */
+static pid_t with_child(int *reads)
+{
+	int pipes[2][2];
+	pid_t child;
+
+	if (pipe(pipes[0]) || pipe(pipes[1]))
+		exit(1);
+	child = fork();
+	if (!child) {
+		naps_as_child();
+		_exit(write(pipes[1][1], "x", 1) != 1);
+	}
+	for (int i = 0; i < 2; i++) {
+		reads[i] = pipes[i][0];
+		close(pipes[i][1]);
+	}
+	return child;
+}
+
+static NOINLINE void collects_by_poll(const int *reads)
+{
+	struct pollfd files[2] = {{.fd = reads[0], .events = POLLIN}, {.fd = reads[1], .events = POLLIN}};
+
+	poll(files, 2, 30000);
+	sink += 10;
+}
+
+static NOINLINE void collects_by_epoll(const int *reads)
+{
+	int pair[2], files[3] = {reads[0], reads[1]};
+	struct epoll_event found;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		exit(1);
+	files[2] = pair[0];
+	epoll_wait(watched_by_epoll(files, 3), &found, 1, 30000);
+	sink += 11;
+}
+
+static void collects(const char *name, void (*waits)(const int *))
+{
+	double begun = now();
+	int reads[2];
+	pid_t child = with_child(reads);
+
+	waits(reads);
+	told(name, begun);
+	waitpid(child, 0, 0);
 }
 
 static NOINLINE void ProcSleep(void)
@@ -144,28 +208,48 @@ static struct sockaddr_in at(int port)
 	return place;
 }
 
-static int connected(int port)
-{
-	struct sockaddr_in place = at(port);
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
+static const char *path;	/* of a Unix socket; else there is none */
 
-	if (connect(fd, (struct sockaddr *)&place, sizeof(place)))
+static struct sockaddr_un at_path(void)
+{
+	struct sockaddr_un place = {.sun_family = AF_UNIX};
+
+	strncpy(place.sun_path, path, sizeof(place.sun_path) - 1);
+	return place;
+}
+
+/* A socket that was connected there, or bound. */
+static int placed(int port, int (*places)(int, const struct sockaddr *, socklen_t))
+{
+	int fd = socket(path ? AF_UNIX : AF_INET, SOCK_STREAM, 0), on = 1;
+	struct sockaddr_un named;
+	struct sockaddr_in place;
+
+	if (path) {
+		named = at_path();
+		if (places(fd, (struct sockaddr *)&named, sizeof(named)))
+			exit(1);
+		return fd;
+	}
+	place = at(port);
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	if (places(fd, (struct sockaddr *)&place, sizeof(place)))
 		exit(1);
 	return fd;
+}
+
+static int connected(int port)
+{
+	return placed(port, connect);
 }
 
 static int listener, own_port;
 
 static int accepted(int port)
 {
-	struct sockaddr_in place = at(port);
-	int on = 1;
-
 	own_port = port;
-	listener = socket(AF_INET, SOCK_STREAM, 0);
-
-	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	if (bind(listener, (struct sockaddr *)&place, sizeof(place)) || listen(listener, 1))
+	listener = placed(port, bind);
+	if (listen(listener, 1))
 		exit(1);
 	ready();
 	return accept(listener, 0, 0);
@@ -264,6 +348,8 @@ int main(int argc, char **argv)
 
 	if (pipe(own))
 		return 1;
+	if (argc > 2 && strchr(argv[2], '/'))
+		path = argv[2];
 	if (!strcmp(mode, "poll")) {
 		tells("asks_by_poll", asks_by_poll, connected(port));
 	} else if (!strcmp(mode, "select")) {
@@ -284,13 +370,17 @@ int main(int argc, char **argv)
 		nap_by_select();
 		told("nap_by_select", begun);
 		compute(0.3);
+	} else if (!strcmp(mode, "child")) {
+		collects("collects_by_poll", collects_by_poll);
+		collects("collects_by_epoll", collects_by_epoll);
+		compute(0.3);
 	} else if (!strcmp(mode, "locks")) {
 		begun = now();
 		ProcSleep();
 		told("ProcSleep", begun);
 		compute(0.3);
 	} else {
-		fprintf(stderr, "usage: %s poll|select|epoll|serves|loops|hands|naps|locks [PORT]\n", argv[0]);
+		fprintf(stderr, "usage: %s poll|select|epoll|serves|loops|hands|naps|child|locks [PORT|PATH]\n", argv[0]);
 		return 2;
 	}
 	return 0;

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import dropwhile, islice, takewhile
 
-from parprof.model import AWAITS_ANSWER, AWAITS_DEADLOCK, AWAITS_GIL, AWAITS_LOCKED, AWAITS_TIME
+from parprof.model import AWAITS_ANSWER, AWAITS_DEADLOCK, AWAITS_GIL, AWAITS_LOCKED, AWAITS_PIPE, AWAITS_TIME
 
 
 class WaitKind(Enum):
@@ -75,6 +75,7 @@ KIND_AWAITED: Mapping[int, WaitKind] = {
     AWAITS_GIL: WaitKind.GIL,
     AWAITS_TIME: WaitKind.SLEEP,
     AWAITS_ANSWER: WaitKind.NETWORK,
+    AWAITS_PIPE: WaitKind.PIPE,
     AWAITS_DEADLOCK: WaitKind.DEADLOCK,
     AWAITS_LOCKED: WaitKind.LOCKED,
 }

@@ -20,7 +20,7 @@ from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
 from parprof.metrics import WAIT, Metrics, add_to
-from parprof.model import Frame, Interval, PathSample
+from parprof.model import OTHERS, Frame, Interval, PathSample
 from parprof.values import dataclass
 
 ThreadLabel = tuple[int, int, str]
@@ -35,6 +35,8 @@ _MOST_WORK = 0.5
 _LEAST_WORK = 0.01
 """Of the time that a thread slept: one that worked for less is no consumer of what others make."""
 
+_NO_THREADS = OTHERS[-1].name
+"""What lies in no thread: it would be a process of its own, which lost."""
 _LEAST_SHARE = 0.001
 """Places with less of all effort than this are not told apart from their callers."""
 
@@ -178,7 +180,7 @@ class Evidence:
         """``cores``: n, by which core time is time. ``intervals``: what of the samples was when, if that is known."""
         self.root = Place(Procedure())
         self.unnamed = Tally()
-        """Samples in which nothing of the program's own was found."""
+        """Samples in which nothing of the program's own was found, but not time that is no thread's."""
         self.scripts = False
         """Whether any code of an interpreter was seen."""
         self.is_stripped = False
@@ -227,7 +229,7 @@ class Evidence:
         """Charge samples to the place that they go through at this depth."""
         metrics, route = row.metrics, row.route
         place.all.add(row)
-        if not route.length:
+        if not route.length and route.innermost != _NO_THREADS:
             self.unnamed.add(row)
         if depth == route.length:
             place.own.add(row)

@@ -82,16 +82,17 @@ def beside(
     of_gil = {number for number, wait in enumerate(waits) if is_for_gil(wait)}
     if not of_gil:
         return {}
-    of_gil = _without_feeders(samples, of_gil)
+    whole = list(enumerate(sample.metrics for sample in samples))
+    by_time: list[_Rows] = [one.rows.items() for one in intervals] if intervals else [whole]
+    of_gil = _without_feeders(samples, of_gil, by_time)
     of_locks = {number for number, wait in enumerate(waits) if is_script_lock(wait)}
     codes = [_code(sample) for sample in samples]
     contended = _contended(samples, codes, of_gil)
     out: dict[int, Beside] = defaultdict(Beside)
-    whole = enumerate(sample.metrics for sample in samples)
     unseen: list[_Turns] = []
     idle: dict[_Code, float] = defaultdict(float)
     covered: dict[_Code, float] = defaultdict(float)
-    for rows in (one.rows.items() for one in intervals) if intervals else (whole,):
+    for rows in by_time:
         for turns in _by_process(samples, rows, of_gil, of_locks):
             if turns.is_unseen:
                 unseen.append(turns)
@@ -109,19 +110,28 @@ def beside(
     return out
 
 
-def _without_feeders(samples: Sequence[PathSample], of_gil: set[int]) -> set[int]:
+def _without_feeders(samples: Sequence[PathSample], of_gil: set[int], by_time: Iterable[_Rows]) -> set[int]:
     """Without threads that do next to nothing once they have the lock: those by which processes of a job send each
-    other what they work on. That cores are idle is for the other processes, not for these. Where one process alone was
-    looked at, these are `multiprocessing`'s own."""
+    other what they work on, or that look around now and then. That cores are idle is for the other processes, not for
+    these. Where one process alone was looked at, these are `multiprocessing`'s own.
+
+    ``by_time``: what of each row was when: what a thread did before it waited tells nothing.
+    """
     is_job = len({sample.origin.pid for sample in samples if sample.metrics[WORK]}) > 1
-    work: dict[tuple[int, int], float] = defaultdict(float)
-    wait: dict[tuple[int, int], float] = defaultdict(float)
-    for number, sample in enumerate(samples):
-        thread = _thread(sample)
-        work[thread] += sample.metrics[WORK]
-        if number in of_gil and (is_job or any(map(_is_of_queue, sample.path))):
-            wait[thread] += sample.metrics[WAIT]
-    feeders = {thread for thread, slept in wait.items() if work[thread] < _FEEDS * slept}
+    did: dict[tuple[int, int], float] = defaultdict(float)
+    slept: dict[tuple[int, int], float] = defaultdict(float)
+    for rows in by_time:
+        work: dict[tuple[int, int], float] = defaultdict(float)
+        wait: dict[tuple[int, int], float] = defaultdict(float)
+        for number, metrics in rows:
+            thread = _thread(samples[number])
+            work[thread] += metrics[WORK]
+            if number in of_gil and (is_job or any(map(_is_of_queue, samples[number].path))):
+                wait[thread] += metrics[WAIT]
+        for thread, wait_ns in wait.items():
+            did[thread] += min(work[thread], wait_ns)
+            slept[thread] += wait_ns
+    feeders = {thread for thread, wait_ns in slept.items() if did[thread] < _FEEDS * wait_ns}
     return {number for number in of_gil if _thread(samples[number]) not in feeders}
 
 

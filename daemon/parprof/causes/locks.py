@@ -19,8 +19,10 @@ from parprof.causes.sites import LossSite, alone, is_single, workers
 from parprof.causes.stalls import wait_of
 from parprof.causes.waiting import (
     exclusive_waits,
+    file_lock_waits,
     is_arrival,
     is_exclusive,
+    is_file_lock,
     is_lock,
     waits_around,
     waits_of,
@@ -53,6 +55,8 @@ def lock(site: LossSite, setting: Setting) -> Diagnosis | None:
         return found
     if is_held:
         return lock_diagnosis(site, setting, "others wait for a lock that it holds:")
+    if (for_file := _lock_of_file(site, setting)) is not None:
+        return for_file
     if is_single(site.tally, setting.cores):
         return _lock_of_one(site, setting)
     if goes_through_threads(site, setting):
@@ -111,6 +115,19 @@ def _lock_of_one(site: LossSite, setting: Setting) -> Diagnosis | None:
     return Diagnosis(Kind.LOCK, told, "hold it for shorter: prepare what it guards first, then exchange it")
 
 
+def _lock_of_file(site: LossSite, setting: Setting) -> Diagnosis | None:
+    """One process at a time works here, and others that do something else sleep for a lock of a file for as long: as a
+    rule it is held for this, by who started it (``flock FILE PROGRAM``)."""
+    if alone(site.tally.metrics, setting.cores) < _FOR_THAT_LOCK:
+        return None
+    waits = file_lock_waits(site)
+    if not waits or sum(waits.values()) < _FOR_THAT_LOCK * site.tally.metrics.idleness_ns:
+        return None
+    call, _ = wait_of(max(waits, key=lambda name: waits[name]))
+    told = f"other processes wait meanwhile for a lock of a file ({call}): {sum(waits.values()) / 1e9:.1f} s"
+    return Diagnosis(Kind.LOCK, told, "hold it for shorter, or have a file (a part of it) for each of them")
+
+
 def _lock_of_routines(site: LossSite, setting: Setting) -> Diagnosis | None:
     """Of routines that wait for a lock no thread sleeps for it, but whoever has a core is seen to take it."""
     taken = (
@@ -131,7 +148,7 @@ def _waits_in_turn(site: LossSite, setting: Setting, *, is_lock_likely: bool) ->
     if (
         many_processes(site.tally) > 1
     ):  # of a lock in memory that they share; else each waits for threads of its own
-        among = waits_of(site.function.all)
+        among = waits_of(site.function.all) or waits_around(site) or {}
         exclusive = sum(amount for name, amount in among.items() if is_exclusive(name))
         return exclusive >= _FOR_THAT_LOCK * site.tally.metrics.idleness_ns > 0
     waits = waits_around(site)
@@ -165,14 +182,18 @@ def _is_for_master_lock(site: LossSite) -> bool:
 
 def lock_diagnosis(site: LossSite, setting: Setting, what: str) -> Diagnosis:
     """``what``: the beginning of what is told, to which how many threads or how much of the time is added."""
-    name = leading(site.tally, holds=is_lock)
+    waits = waits_around(site) or {}
+    of_files = [function for function in waits if is_file_lock(function)]
+    longest = max(of_files, key=lambda function: waits[function], default="")
+    name, _ = wait_of(longest or leading(site.tally, holds=is_lock))
+    who = "processes" if many_processes(site.tally) > 1 else "threads"
     if (
         len(name) > _LONGEST
         or name.startswith(("_ZN", "_R"))
         or (setting.has_scripts and "gil" in name.lower())
     ):
         name = ""
-    told = f"{what} {len(workers(site.tally)) or len(site.tally.threads)} threads"
+    told = f"{what} {len(workers(site.tally)) or len(site.tally.threads)} {who}"
     if what.startswith("the lock itself"):
         metrics = site.tally.metrics
         told = f"{what} {100 * metrics.overhead_ns / max(metrics.work_ns, 1):.0f} % of the CPU time"
@@ -188,7 +209,6 @@ def lock_diagnosis(site: LossSite, setting: Setting, what: str) -> Diagnosis:
         told, remedy = f"{told}; as a rule that is OCaml's master lock", _MASTER_LOCK_REMEDY
     if setting.is_openmp:
         remedy = "use a reduction, or keep a copy for each thread and combine them at the end"
-        waits = waits_around(site) or {}
         longest = max(waits, key=lambda function: waits[function], default="")
         if _DOACROSS.match(longest):
             told = "iterations wait for those that they depend on (ordered, depend(sink))"

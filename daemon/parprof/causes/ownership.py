@@ -44,6 +44,8 @@ _MPI = re.compile(
 _INTERPRETERS = re.compile(
     r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua|R|beam\.smp|mono(?:-sgen|-boehm)?)[\d.]*(?:\.so\S*)?\Z"
 )
+_OF_PERL = re.compile(r"(?:threads|shared)\.so\Z")
+"""What it runs programs by in threads: its only modules with common names that others' code is below."""
 _SYSTEM_NAMES = re.compile(
     r"std::|__gnu_cxx::|__cxxabiv1::|core::|alloc::|<(?:core|alloc|std)::|_ZN?K?(?:St|4core|3std|5alloc|9__gnu_cxx)|"
     r"_R(?:(?!Cs\w+?_\d).)*Cs[0-9A-Za-z]+_(?:3std|4core|5alloc)|rust_begin|__rust|runtime\.|"
@@ -198,7 +200,9 @@ def _owner(frame: Frame) -> Owner:
     base = os.path.basename(frame.module)
     if not frame.module:
         return Owner.SYSTEM if not frame.name or _ADDRESS.match(frame.name) else Owner.PROGRAM
-    if _SYSTEM_MODULES.match(base) or _INTERPRETERS.match(base) or _is_of_interpreter(base):
+    if _SYSTEM_MODULES.match(base) or _INTERPRETERS.match(base) or _OF_PERL.match(base):
+        return Owner.SYSTEM
+    if _is_of_interpreter(base):
         return Owner.SYSTEM
     if _MPI.match(base):
         return Owner.SYSTEM

@@ -305,7 +305,7 @@ def _locks_ns(tally: Tally) -> float:
 def _cause(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> tuple[Cause, float]:
     if diagnosis.kind is Kind.LOCK and site.region is not None and not is_single(site.tally, setting.cores):
         site.place = _where_locked(site)
-    elif diagnosis.kind is Kind.LOCK and is_single(site.tally, setting.cores):
+    elif diagnosis.kind is Kind.LOCK:
         site.place = _where_held(site)
     elif diagnosis.is_creators:
         site.place = task_waits(site.region and site.region.parent) or thread_waits(site) or site.place

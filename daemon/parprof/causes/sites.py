@@ -56,6 +56,8 @@ _PLUMBING = re.compile(
     r".*(?:lambda|\{closure|closure\$|operator\(\)|_FUN\b|_M_invoke|_M_run|call_once|__invoke|<(?:lambda|genexpr|\w+comp)>)"
 )
 """Functions without a name that says anything."""
+_COMPREHENSION = re.compile(r"(?:\A|\.)<(?:list|dict|set)comp>\Z")
+"""No functions from Python 3.12 on."""
 
 
 def lost_ns(metrics: Metrics) -> float:
@@ -246,6 +248,10 @@ class SiteSearch:
         """Whether a callee is a part of how its caller does it: nameless, or handed to a library."""
         if kid.all.called_back_ns > 0.5 * kid.all.metrics.work_ns:
             return True
+        if _COMPREHENSION.search(kid.procedure.name):
+            mine = lost_ns(kid.all.metrics)
+            if any(lost_ns(below.all.metrics) >= _MOST * mine for below in kid.children.values()):
+                return False
         return bool(_PLUMBING.match(kid.procedure.name)) and not _PLUMBING.match(place.procedure.name)
 
     def _is_share(self, kid: Place, place: Place) -> bool:

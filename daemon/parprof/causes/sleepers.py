@@ -3,19 +3,21 @@ that waits for another thread, or only keeps house, and one of these sleeps for 
 one which kept all.
 
 Only a thread that waits for nobody among them can be the first to wake up. And what a language's own threads do by the
-clock (Go's sysmon, HotSpot's periodic tasks) they do whatever the program waits for.
+clock (Go's sysmon, HotSpot's periodic tasks) they do whatever the program waits for, as do the program's that only look
+around (`parprof.causes.tickers`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.ownership import Owner, Ownership, is_nameless_code, is_of_stripped
+from parprof.causes.tickers import ThreadId, thread_of, tickers
 from parprof.metrics import STALL, WAIT
-from parprof.model import SEVERAL_THREADS, Origin, Path, PathSample
+from parprof.model import SEVERAL_THREADS, Path, PathSample
 from parprof.values import dataclass
 
 _FOR_THREADS = frozenset(
@@ -37,6 +39,8 @@ _FOR_CHILD = f"[waits: {WaitKind.CHILD.value}]"
 _FOR_TIME = f"[waits: {WaitKind.SLEEP.value}]"
 _FOR_PROCESSES = frozenset(f"[waits: {kind.value}]" for kind in (WaitKind.PIPE, WaitKind.NETWORK))
 """By which processes of a job wait for each other, too."""
+_FOR_OTHER_PROGRAMS = frozenset((_FOR_CHILD, f"[waits: {WaitKind.PIPE.value}]"))
+"""So wait those that have begun one: for its end, or for what it writes."""
 _TAKES_PART = 0.05
 """Of a job's work: a process that does as much is one that others may wait for."""
 ENOUGH = 0.8
@@ -44,7 +48,6 @@ ENOUGH = 0.8
 RIVAL = 0.3
 """Another thread that slept for so much of it may as well have been the one."""
 
-ThreadId = tuple[int, int]
 InnermostNames = tuple[str, ...]
 _INNERMOST = 3
 """Frames that a place is known by where a language's scheduler sleeps in its threads, by turns and below other ones."""
@@ -63,6 +66,12 @@ class _Sleeper:
     @property
     def whole_ns(self) -> float:
         return sum(self.slept.values())
+
+    @property
+    def process(self) -> int | None:
+        """The process that it is of, if it is of one."""
+        pids = {pid for pid, _ in self.slept}
+        return pids.pop() if len(pids) == 1 else None
 
     def add(self, thread: ThreadId, number: int, wait_ns: float) -> None:
         self.slept[thread] = self.slept.get(thread, 0.0) + wait_ns
@@ -83,7 +92,7 @@ class _Sleeper:
 
 def with_sleepers(samples: Sequence[PathSample], cores: int, ownership: Ownership) -> Sequence[PathSample]:
     """The samples with each stall at who kept the others asleep, where that is one thread. ``cores``: n."""
-    keeps_house = KeepsHouse(ownership)
+    keeps_house = KeepsHouse(ownership, tickers(samples))
     samples = _at_sleepers(samples, cores, ownership, keeps_house)
     samples = _at_workers(samples, cores, keeps_house)
     return _at_parents(samples, cores, ownership, keeps_house)
@@ -98,15 +107,37 @@ def _at_sleepers(
         stall = sample.metrics[STALL]
         if stall and sample.path and (sample.path[-1].name in _FOR_THREADS or keeps_house(sample)):
             stalled[number] = stall
-    if not stalled:
-        return samples
-    sleeper = _sleeper(samples, sum(stalled.values()) / cores, keeps_house, ownership)
-    if sleeper is None:
-        return samples
+    by_process: dict[int, list[int]] = defaultdict(list)
+    for number in stalled:
+        by_process[samples[number].origin.pid].append(number)
+    rest: list[int] = []
+    sleepers: dict[int, list[_Sleeper]] = defaultdict(list)  # whoever has the stall, they stay the same
+    for one in _sleepers(samples, keeps_house):
+        if (pid := one.process) is not None:
+            sleepers[pid].append(one)
+    for pid, those in by_process.items():
+        took_ns = sum(stalled[number] for number in those) / cores
+        sleeper = _longest(sleepers[pid], sleepers[pid], took_ns)
+        if sleeper is None or samples[sleeper.most].path[-1].name == _FOR_CHILD:
+            rest += those
+        else:
+            samples = _kept(samples, stalled, those, sleeper, cores)
+    sleeper = _sleeper(samples, sum(stalled[number] for number in rest) / cores, keeps_house, ownership)
+    return _kept(samples, stalled, rest, sleeper, cores) if rest and sleeper is not None else samples
+
+
+def _kept(
+    samples: Sequence[PathSample],
+    stalled: Mapping[int, float],
+    those: Iterable[int],
+    sleeper: _Sleeper,
+    cores: int,
+) -> Sequence[PathSample]:
+    """With those of these stalls at a sleeper that it may have brought about."""
     kept = (
         number
-        for number in stalled
-        if sleeper.may_have_kept(_thread(samples[number].origin), stalled[number] / cores)
+        for number in those
+        if sleeper.may_have_kept(thread_of(samples[number].origin), stalled[number] / cores)
     )
     return _moved(samples, kept, sleeper.most)
 
@@ -144,30 +175,26 @@ def _at_workers(samples: Sequence[PathSample], cores: int, keeps_house: KeepsHou
 def _at_parents(
     samples: Sequence[PathSample], cores: int, ownership: Ownership, keeps_house: KeepsHouse
 ) -> Sequence[PathSample]:
-    """With those of programs of which nothing has a name at who waits for them, where that is one thread of a program
-    that has names: its reader can only change that."""
+    """With those of programs of which nothing has a name at who waits for their end, or for what they write, where that
+    is one thread of a program that has names: its reader can only change that."""
     stalled: dict[int, float] = {}
     for number, sample in enumerate(samples):
         stall, path = sample.metrics[STALL], sample.path
         if stall and path and path[-1].name.startswith("[waits: ") and not _has_name(path, ownership):
             stalled[number] = stall
-    parents = {
-        sample.origin.pid
-        for sample in samples
-        if sample.metrics[WAIT] and sample.path and sample.path[-1].name == _FOR_CHILD
-    }
-    stalled = {
-        number: stall for number, stall in stalled.items() if samples[number].origin.pid not in parents
-    }
-    if not stalled or not parents:
+    if not stalled:
         return samples
     waiting = [
-        one for one in _sleepers(samples, keeps_house) if samples[one.most].path[-1].name == _FOR_CHILD
+        one
+        for one in _sleepers(samples, keeps_house)
+        if samples[one.most].path[-1].name in _FOR_OTHER_PROGRAMS
+        and _has_name(samples[one.most].path, ownership)
     ]
     parent = _longest(waiting, waiting, sum(stalled.values()) / cores)
-    if parent is None or not _has_name(samples[parent.most].path, ownership):
+    if parent is None:
         return samples
-    return _moved(samples, stalled, parent.most)
+    pids = {pid for pid, _ in parent.slept}
+    return _moved(samples, (at for at in stalled if samples[at].origin.pid not in pids), parent.most)
 
 
 def _moved(samples: Sequence[PathSample], stalled: Iterable[int], to: int) -> Sequence[PathSample]:
@@ -186,14 +213,18 @@ class KeepsHouse:
     """Whether a thread is one that a language, or a runtime, has for itself: it sleeps for a time, and none of the
     program's code is above that. The main thread of an interpreter is the program's all the same."""
 
-    def __init__(self, ownership: Ownership) -> None:
+    def __init__(self, ownership: Ownership, those: Collection[ThreadId] = ()) -> None:
+        """``those``: threads that do, as is known."""
         self._ownership = ownership
+        self._those = those
         self._known: dict[int, bool] = {}
         """By the ids of paths, which the samples keep."""
 
     def __call__(self, sample: PathSample) -> bool:
         """Whether the thread of a sample is one of those."""
         path, origin = sample.path, sample.origin
+        if thread_of(origin) in self._those:
+            return True
         if path[-1].name != _FOR_TIME or origin.tid in (origin.pid, SEVERAL_THREADS):
             return False
         return not self.shows_program(path)
@@ -236,7 +267,7 @@ def _sleepers(samples: Sequence[PathSample], keeps_house: KeepsHouse) -> list[_S
     for number, sample in enumerate(samples):
         wait, path = sample.metrics[WAIT], sample.path
         if wait and path and path[-1].name in BY_ITSELF and not keeps_house(sample):
-            thread = _thread(sample.origin)
+            thread = thread_of(sample.origin)
             several = id(path) if thread[1] == SEVERAL_THREADS else 0
             by_thread[thread, several].add(thread, number, wait)
     by_place: dict[tuple[int, Path | InnermostNames], _Sleeper] = {}
@@ -268,10 +299,6 @@ def _has_name(path: Path, ownership: Ownership) -> bool:
     """Whether something of the program's on a path has a name."""
     own = [frame for frame in path if not frame.is_loop and ownership.of(frame) is Owner.PROGRAM]
     return any(not is_of_stripped(frame.name, frame.file) for frame in own)
-
-
-def _thread(origin: Origin) -> ThreadId:
-    return origin.pid, origin.tid
 
 
 def _with_stall(sample: PathSample, stall_ns: float) -> PathSample:

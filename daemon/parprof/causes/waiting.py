@@ -12,15 +12,18 @@ from parprof.causes.sites import LossSite
 from parprof.metrics import WAIT
 from parprof.model import PathSample
 
+_OF_FILES = r"(?:flock|fcntl\d*|lockf\d*|sem(?:timed)?op)\b.*\[waits: lock\]"
+"""By which processes keep each other out."""
+_OF_A_FILE = re.compile(rf".*{_OF_FILES}")
 _LOCKS = re.compile(
-    r".*(?:critical|mutex|(?:set|test|nest)_lock|lll_|futex|_lock(?:_wait|_slow|_contended)?(?:@|\Z)|rwlock|spin_lock|"
+    rf".*(?:{_OF_FILES}|critical|mutex|(?:set|test|nest)_lock|lll_|futex|_lock(?:_wait|_slow|_contended)?(?:@|\Z)|rwlock|spin_lock|"
     r"atomic_start|take_gil|acquire_lock|sem_(?:wait|clockwait)|ordered|doacross|monitor_(?:try_)?enter|"
     r"Threading\.Monitor:\w*enter|"
     r"java\.util\.concurrent\.locks\..*\[waits: lock\])",
     re.IGNORECASE,
 )
 _EXCLUSIVE = re.compile(
-    r".*(?:critical|mutex|(?:set|nest)_lock|lll_lock|rwlock|spin_lock|atomic_start|monitor_(?:try_)?enter|"
+    rf".*(?:{_OF_FILES}|critical|mutex|(?:set|nest)_lock|lll_lock|rwlock|spin_lock|atomic_start|monitor_(?:try_)?enter|"
     r"Threading\.Monitor:\w*enter)",
     re.IGNORECASE,
 )
@@ -61,6 +64,11 @@ def is_exclusive(function: str) -> bool:
     return bool(_EXCLUSIVE.match(function)) and not _ARRIVAL.match(function)
 
 
+def is_file_lock(function: str) -> bool:
+    """Whether that is one by which processes keep each other out."""
+    return bool(_OF_A_FILE.match(function))
+
+
 def is_arrival(function: str) -> bool:
     """Whether threads wait there for something to come, or for each other, but for no lock."""
     if is_for_gil(function):
@@ -98,6 +106,23 @@ def waits_around(site: LossSite, *, spins: bool = True) -> dict[str, float] | No
 def exclusive_waits(site: LossSite) -> dict[str, float]:
     """Waits for locks that keep others out, in the whole program that a site is in."""
     return {name: amount for name, amount in waits_of(site.place.root.all).items() if is_exclusive(name)}
+
+
+def file_lock_waits(site: LossSite) -> dict[str, float]:
+    """For how long processes that do not work at a site waited for locks of files, by the function they sleep in."""
+    work: dict[int, float] = {}
+    for (pid, _, _), metrics in site.tally.threads.items():
+        work[pid] = work.get(pid, 0.0) + metrics.work_ns
+    root = site.place.root
+    if not any(map(is_file_lock, waits_of(root.all))):
+        return {}
+    found: dict[str, float] = {}
+    for place in root.walk():
+        if not any(work.get(pid) for pid, _, _ in place.own.threads):
+            for name, amount in waits_of(place.own).items():
+                if is_file_lock(name):
+                    found[name] = found.get(name, 0.0) + amount
+    return found
 
 
 def _is_queue(function: str) -> bool:

@@ -12,7 +12,7 @@ from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.ranking import LEAST_SAMPLES
 from parprof.causes.waiting import asleep_for_requests_ns
 from parprof.files.dso import ANONYMOUS
-from parprof.metrics import Metrics
+from parprof.metrics import OUTSIDE, Metrics
 from parprof.model import Profile
 from parprof.untrusted import printable
 
@@ -110,6 +110,13 @@ def withheld_percent(profile: Profile) -> float:
     """How much of the cores' time its threads wanted and were not given."""
     account = profile.accounting
     return percent(account.withheld_s, account.available_s) if account is not None else 0.0
+
+
+def outside_percent(profile: Profile, total: Metrics) -> float:
+    """In how much of the cores' time there was nothing to do."""
+    account = profile.accounting
+    whole_s = account.available_s if account is not None else (total.effort_ns + total[OUTSIDE]) / 1e9
+    return percent(total[OUTSIDE] / 1e9, whole_s)
 
 
 def rounded(share: float) -> str:

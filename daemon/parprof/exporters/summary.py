@@ -18,6 +18,7 @@ from parprof.exporters.answer import (
     location,
     mention,
     nothing_to_act_on,
+    outside_percent,
     rounded,
     sentence,
     withheld_percent,
@@ -142,7 +143,7 @@ def process_facts(profile: Profile) -> list[Fact]:
 _ACTIVATIONS = "activations"
 _MAX_FIRST_LINES = 6
 _HIGH_SPIN_PERCENT = 25.0
-_HIGH_WITHHELD_PERCENT = 10.0
+_HIGH_APART_PERCENT = 10.0
 _LEAST_WORK = 0.01
 """Of a job's work: who did less only started the others, as a shell does."""
 _MOST_NAMED = 12
@@ -245,9 +246,13 @@ def _how_well(profile: Profile, total: Metrics, screen: Screen) -> str:
     stall = percent(effort.stall_ns, effort.total_ns)
     if stall >= 0.1:
         text += f", {rounded(stall)} % blocked"
-    withheld = withheld_percent(profile)
-    if withheld >= _HIGH_WITHHELD_PERCENT:
-        text += f", not counting {rounded(withheld)} % that it was not given"
+    apart = (
+        (withheld_percent(profile), "that it was not given"),
+        (outside_percent(profile, total), "in which it had nothing to do"),
+    )
+    left_out = [f"{rounded(share)} % {what}" for share, what in apart if share >= _HIGH_APART_PERCENT]
+    if left_out:
+        text += f", not counting {' and '.join(left_out)}"
     spin = percent(total.spin_ns, total.cpu_ns)
     if spin >= _HIGH_SPIN_PERCENT:
         text += f"; {rounded(spin)} % of the CPU time is spin"

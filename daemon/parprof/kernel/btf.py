@@ -28,6 +28,7 @@ _POLLED = (
     "TASK_FILES", "FILES_TABLE", "TABLE_SIZE", "TABLE_FILES", "POLLED_INODE", "POLLED_PRIVATE", "INODE_MODE",
     "SOCKET_SOCK", "SOCK_COMMON", "SOCK_BACKLOG", "SOCK_FAMILY", "SOCK_STATE", "SOCK_FAR_PORT", "SOCK_PORT",
 )  # fmt: skip
+_UNIX = ("UNIX_ADDRESS", "UNIX_PEER", "UNIX_NAME")
 _EPOLLED = ("EPOLL_TREE", "EPOLLED_FILE", "NODE_RIGHT", "NODE_LEFT")
 
 _PATHS = ("FILE_DENTRY", "DENTRY_NAME", "DENTRY_PARENT")
@@ -86,6 +87,8 @@ class KernelLayout:
     polled: tuple[int, ...] | None
     """From a task to its table of open files, from a file to its inode and what it is; from a socket to what it is
     connected to: see `_POLLED`. None likewise."""
+    unix: tuple[int, ...] | None
+    """From a Unix socket to its address, and to the one at the other end; in an address: the name. None likewise."""
     epolled: tuple[int, ...] | None
     """From what epoll_wait() waits at to the tree of its files; in a node of that: the file, and the nodes below. None
     likewise."""
@@ -120,6 +123,7 @@ class KernelLayout:
             *self._found(_MAPPINGS, self.mappings if self.executable else None),
             *self._found(_PATHS, self.paths),
             *self._found(_POLLED, self.polled),
+            *self._found(_UNIX, self.unix),
             *self._found(_EPOLLED, self.epolled),
         ]
 
@@ -242,6 +246,16 @@ def _mappings(btf: _Btf) -> tuple[int, ...] | None:
     return mm, tree + root, narrow + pivot, narrow + slot, wide + wide_pivot, wide + wide_slot, *mapping
 
 
+def _unix(btf: _Btf) -> tuple[int, ...] | None:
+    found = _offsets(
+        btf, {"unix_sock": ("addr", "peer"), "unix_address": ("name",), "sockaddr_un": ("sun_path",)}
+    )
+    if found is None:
+        return None
+    address, peer, name, path = found
+    return address, peer, name + path
+
+
 def _paths(btf: _Btf) -> tuple[int, ...] | None:
     found = _offsets(
         btf, {"file": ("f_path",), "path": ("dentry",), "dentry": ("d_name", "d_parent"), "qstr": ("name",)}
@@ -324,6 +338,7 @@ def read_layout() -> KernelLayout:
                 "sock_common": ("skc_family", "skc_state", "skc_dport", "skc_num"),
             },
         ),
+        unix=_unix(btf),
         epolled=_offsets(
             btf, {"eventpoll": ("rbr",), "epitem": ("ffd",), "rb_node": ("rb_right", "rb_left")}
         ),

@@ -1,7 +1,8 @@
 """What a thread waits for that sleeps in poll(), select() or epoll_wait(), from what ``/proc`` tells of it.
 
 For time to pass, if poll() or select() looks at no file; for an answer, if it looks at a connection that it has made
-itself, as clients with a timeout do, and those that are written around a loop of events. All else, above all what a
+itself, as clients with a timeout do, and those that are written around a loop of events; for a pipe, if it looks at
+nothing but pipes that lead to other processes, as who collects what its children write. All else, above all what a
 server looks at, may be a request. The rules are those of ``bpf/polls.bpf.c``, which sees threads that fall asleep while
 we look.
 """
@@ -16,7 +17,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from parprof.model import AWAITS_ANSWER, AWAITS_TIME, AWAITS_UNKNOWN
+from parprof.model import AWAITS_ANSWER, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
+from parprof.process.unix_peers import asks_a_server
 
 _POLLS, _SELECTS, _EPOLLS = frozenset((7, 271)), frozenset((23, 270)), frozenset((232, 281, 441))
 """Numbers of system calls: poll and ppoll, select and pselect6, epoll_wait, epoll_pwait and epoll_pwait2."""
@@ -32,13 +34,17 @@ _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _TABLES = ("tcp", "tcp6", "udp", "udp6")
 _NEAR, _FAR, _STATE, _INODE = 1, 2, 3, 9
 """Columns."""
+_INODE_OF_UNIX = 6
+"""The same of Unix sockets. Behind it is the name, if there is one: who was accepted has that of the socket that
+listened, who connects has none as a rule."""
 _LISTENS = "0A"
 _MOST_BYTES = 1 << 22
 """That are read of a table of connections."""
 
 
 def awaited(pid: int, words: list[str], read_memory: Callable[[int, int], bytes]) -> int:
-    """``AWAITS_TIME``, ``AWAITS_ANSWER``, or ``AWAITS_UNKNOWN``. ``words``: of ``/proc/PID/task/TID/syscall``."""
+    """``AWAITS_TIME``, ``AWAITS_ANSWER``, ``AWAITS_PIPE``, or ``AWAITS_UNKNOWN``. ``words``: of
+    ``/proc/PID/task/TID/syscall``."""
     with suppress(OSError, ValueError, struct.error):
         call, first, second, third = int(words[0]), *(int(word, 16) for word in words[1:4])
         if call in _EPOLLS:
@@ -78,29 +84,57 @@ def _kept(pid: int, fd: int) -> list[int]:
 
 
 def _of(pid: int, files: Iterable[int]) -> int:
-    sockets = set()
+    sockets: set[str] = set()
+    pipes: list[bool] = []
     for fd in files:
         where = f"/proc/{pid}/fd/{fd}"
-        if stat.S_ISCHR(os.stat(where).st_mode):  # a terminal: keys
+        kind = os.stat(where)
+        if stat.S_ISCHR(kind.st_mode):  # a terminal: keys
             return AWAITS_UNKNOWN
         if found := _SOCKET.fullmatch(os.readlink(where)):
             sockets.add(found[1])
+        elif not stat.S_ISFIFO(kind.st_mode):
+            pipes.append(False)
+        elif not _is_own_pipe(pid, fd, kind):
+            pipes.append(True)
     are_own = list(_are_own(pid, sockets))
-    return AWAITS_ANSWER if are_own and all(are_own) else AWAITS_UNKNOWN
+    if not are_own:
+        return AWAITS_PIPE if pipes and all(pipes) else AWAITS_UNKNOWN
+    return AWAITS_ANSWER if all(are_own) else AWAITS_UNKNOWN
+
+
+def _is_own_pipe(pid: int, fd: int, kind: os.stat_result) -> bool:
+    """Whether a process has both ends of a pipe, to wake itself up by; or it is what it was started with to read."""
+    if not fd:
+        return True
+    for other in (fd - 1, fd + 1):
+        with suppress(OSError):
+            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{other}"), kind):
+                return True
+    return False
 
 
 def _are_own(pid: int, sockets: set[str]) -> Iterable[bool]:
-    """Of each of these that is one of the internet whether it is a connection that its program has made: from a port
-    that the kernel gave it, at which nobody listens."""
-    for table in _TABLES:
-        with suppress(OSError), Path(f"/proc/{pid}/net/{table}").open() as lines:
-            rows = [line.split() for line in lines.read(_MOST_BYTES).splitlines()[1:]]
-            rows = [words for words in rows if len(words) > _INODE]
-            listens = {_port(words[_NEAR]) for words in rows if words[_STATE] == _LISTENS}
-            for words in rows:
-                if words[_INODE] in sockets:
-                    near = _port(words[_NEAR])
-                    yield near >= _CLIENT_PORTS and near not in listens and _port(words[_FAR]) > 0
+    """Of each of these, but for ends of pairs, whether it is a connection that its program has made."""
+    for words in _rows(pid, "unix"):
+        if len(words) > _INODE_OF_UNIX and words[_INODE_OF_UNIX] in sockets:
+            is_own = False if words[_INODE_OF_UNIX + 1 :] else asks_a_server(pid, int(words[_INODE_OF_UNIX]))
+            if is_own is not None:
+                yield is_own
+    for table in _TABLES:  # of the internet: from a port that the kernel gave it, at which nobody listens
+        rows = [words for words in _rows(pid, table) if len(words) > _INODE]
+        listens = {_port(words[_NEAR]) for words in rows if words[_STATE] == _LISTENS}
+        for words in rows:
+            if words[_INODE] in sockets:
+                near = _port(words[_NEAR])
+                yield near >= _CLIENT_PORTS and near not in listens and _port(words[_FAR]) > 0
+
+
+def _rows(pid: int, table: str) -> list[list[str]]:
+    """The rows of a table of connections, in words."""
+    with suppress(OSError), Path(f"/proc/{pid}/net/{table}").open() as lines:
+        return [line.split() for line in lines.read(_MOST_BYTES).splitlines()[1:]]
+    return []
 
 
 def _port(place: str) -> int:

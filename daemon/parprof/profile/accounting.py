@@ -11,7 +11,7 @@ from parprof.attribution.ready import share_ready
 from parprof.facts.measurement import Measurement
 from parprof.facts.scopes import ScopeTimes
 from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, STALL, STOLEN, WORK, Metric, Metrics
-from parprof.model import NOBODY, Accounting, Count, Frame, Origin, PathSample, SampleKey, ThreadState
+from parprof.model import NOBODY, OTHERS, Accounting, Count, Origin, PathSample, SampleKey, ThreadState
 from parprof.profile.rows import RowMaker
 from parprof.values import dataclass
 
@@ -21,8 +21,6 @@ _AS_SAMPLED = 2.0
 """Stall so many times as long as threads were sampled spinning meanwhile may be theirs: samples are few."""
 _AS_GLIMPSED = 2.0
 """And so many times as long as glimpses have of it: they are few, and who was woken takes a while to run."""
-OTHERS = (Frame("[others had the cores]"),)
-"""Cores that others had while none of the threads that could work had one: there is no sample to charge with it."""
 
 Spun = Sequence[tuple[PathSample, float]]
 """Rows, with how much of their CPU time was spun while nobody worked, in nanoseconds."""
