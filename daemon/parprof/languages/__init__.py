@@ -14,7 +14,7 @@ second language is a folder here, a line in the table, and the program in bpf/ t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
@@ -91,9 +91,21 @@ class Data(ABC):
 class Instance(Closing):
     """The interpreter of one process image. Closed when the process is watched no more; what it found stays."""
 
+    structure = "interpreter"
+    """Of the programs in the kernel: what they must know."""
+
     @abstractmethod
-    def kernel_facts(self) -> Mapping[str, int]:
-        """What the programs in the kernel must know, by field of ``struct interpreter``."""
+    def kernel_facts(self) -> Mapping[str, int | tuple[int, ...]]:
+        """What the programs in the kernel must know, by field of `structure`; empty: it is not known yet."""
+
+    @property
+    def has_more_facts(self) -> bool:
+        """Whether `kernel_facts` is to be asked again."""
+        return False
+
+    def has_code(self, address: int) -> bool:
+        """Whether an address is in memory that the language keeps code in, mapped as far as we know or not."""
+        return False
 
     @abstractmethod
     def for_child(self, pid: int) -> Instance:
@@ -106,6 +118,9 @@ class Instance(Closing):
     @abstractmethod
     def resolve(self, stacks: Iterable[tuple[int, tuple[CodeAt, ...]]]) -> None:
         """Look up the functions of stacks that came just now, (id, frames), while the process has them in memory."""
+
+    def resolve_words(self, stacks: Iterable[tuple[int, Sequence[int]]]) -> None:
+        """The same where native frames, (id, words), are the language's own, which mean something in this process only."""
 
     @abstractmethod
     def asleep(self, tid: int) -> tuple[bytes, int]:

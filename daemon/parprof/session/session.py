@@ -322,6 +322,8 @@ class Session:
 
     def _take_in(self) -> None:
         """Take over what the programs found out of stacks: functions that may be gone soon, traces."""
+        for target in self._lives.living():
+            target.look_at_language()
         self._resolve_functions()
         self.trace.extend(self.kernel.trace_records())
 
@@ -513,6 +515,10 @@ class Session:
         for image, stacks in _by_image(fresh).items():
             if (language := self._language(image)) is not None:
                 language.resolve(stacks)
+        own = ((image, (digest, words)) for image, digest, words in self.kernel.own_stacks())
+        for image, native in _by_image(own).items():
+            if (language := self._language(image)) is not None:
+                language.resolve_words(native)
 
     def _language(self, image: int) -> Instance | None:
         target = self.targets.get(image)

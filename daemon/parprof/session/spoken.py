@@ -43,9 +43,15 @@ class Spoken:
     def close(self) -> None:
         """The kernel looks for its functions no more."""
         if self.language is not None and self.language.is_open:
-            self._kernel.set_interpreter(self._pid, {})
+            self._kernel.set_interpreter(self._pid, {}, self.language.structure)
             self.language.close()
 
     def _speak(self, language: Instance) -> None:
         self.language = language
-        self._kernel.set_interpreter(self._pid, language.kernel_facts())
+        if facts := language.kernel_facts():
+            self._kernel.set_interpreter(self._pid, facts, language.structure)
+
+    def look_again(self) -> None:
+        """Tell the programs what was not known of it so far."""
+        if self.language is not None and self.language.has_more_facts:
+            self._speak(self.language)

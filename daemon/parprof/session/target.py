@@ -13,6 +13,7 @@ from dataclasses import field
 
 from parprof.errors import ParprofError, TargetError
 from parprof.facts.cores import CoresHeld
+from parprof.files.dso import ANONYMOUS, Dso
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import (
     FOLLOW_CHILDREN,
@@ -34,7 +35,7 @@ from parprof.probes.plan import (
 )
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.identity import Process, inspect, is_32_bit, open_pidfd
-from parprof.process.loadmap import Dso, DsoCache, LoadMap
+from parprof.process.loadmap import DsoCache, LoadMap
 from parprof.process.threads import guess_threads
 from parprof.runtimes import Agent
 from parprof.session.cores import AllowedCores, OwnCores, changes_of_n
@@ -67,6 +68,10 @@ def _some(names: list[str]) -> str:
     """
     left = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
+
+
+MADE_CODE = Dso(("label", ANONYMOUS), ANONYMOUS, problem="no file")
+"""Memory that a language has its code in, where the load map does not have it (yet)."""
 
 
 class FilesUnknown(Exception):
@@ -258,6 +263,10 @@ class Target:
     def runtime(self) -> str:
         """Their names, for labels; ``none`` without one."""
         return self.plan.runtime
+
+    def look_at_language(self) -> None:
+        """Find out what its interpreter did not tell so far."""
+        self._spoken.look_again()
 
     def merge(self, user: int, stack: Stack) -> StackMerge | None:
         """What puts the frames of an interpreted language into a stack of that id; None if it has none."""
@@ -493,7 +502,10 @@ class Target:
 
     def find(self, address: int, epoch: int) -> tuple[Dso, int] | None:
         """File and ELF address behind an address that was sampled in an epoch."""
-        return self.mapped.maps.find(address, epoch)
+        found = self.mapped.maps.find(address, epoch)
+        if found is None and self.language is not None and self.language.has_code(address):
+            return MADE_CODE, address
+        return found
 
     def is_gone(self) -> bool:
         """Whether the process has ended: all of its threads."""
