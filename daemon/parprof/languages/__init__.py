@@ -13,6 +13,7 @@ second language is a folder here, a line in the table, and the program in bpf/ t
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -99,9 +100,9 @@ class Instance(Closing):
         """What the programs in the kernel must know, by field of `structure`; empty: it is not known yet."""
 
     @property
-    def has_more_facts(self) -> bool:
-        """Whether `kernel_facts` is to be asked again."""
-        return False
+    def due_s(self) -> float:
+        """When `kernel_facts` is to be asked again, in terms of `time.monotonic`."""
+        return math.inf
 
     def has_code(self, address: int) -> bool:
         """Whether an address is in memory that the language keeps code in, mapped as far as we know or not."""
@@ -120,7 +121,7 @@ class Instance(Closing):
         """Look up the functions of stacks that came just now, (id, frames), while the process has them in memory."""
 
     def resolve_words(self, stacks: Iterable[tuple[int, Sequence[int]]]) -> None:
-        """The same where native frames, (id, words), are the language's own, which mean something in this process only."""
+        """The same where native frames, (id, words), are the language's own, and known in this process only."""
 
     @abstractmethod
     def asleep(self, tid: int) -> tuple[bytes, int]:

@@ -322,8 +322,6 @@ class Session:
 
     def _take_in(self) -> None:
         """Take over what the programs found out of stacks: functions that may be gone soon, traces."""
-        for target in self._lives.living():
-            target.look_at_language()
         self._resolve_functions()
         self.trace.extend(self.kernel.trace_records())
 
@@ -339,6 +337,8 @@ class Session:
             if target.plan_due(time.monotonic()):
                 target.careful_plan()
                 break  # the maps of all others come first
+        for target in self._lives.living():
+            target.look_at_language()
         self._maps_due_s = min((target.due_s() for target in self._lives.living()), default=math.inf)
 
     def _settle(self, now: float) -> None:

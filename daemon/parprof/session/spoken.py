@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from parprof.kernel.engine import BpfKernel
 from parprof.languages import Instance
 from parprof.languages.front_ends import FrontEnds
@@ -53,5 +55,5 @@ class Spoken:
 
     def look_again(self) -> None:
         """Tell the programs what was not known of it so far."""
-        if self.language is not None and self.language.has_more_facts:
+        if self.language is not None and time.monotonic() >= self.language.due_s:
             self._speak(self.language)

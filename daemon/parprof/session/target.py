@@ -367,9 +367,11 @@ class Target:
         return self._is_to_plan and now >= self._next_plan_s
 
     def due_s(self) -> float:
-        """When its load map is to be read or to be planned for; infinite: not before something happens."""
+        """When its load map is to be read or to be planned for, or its interpreter to be looked at; infinite: not
+        before something happens."""
         reading = self.mapped.next_reading_s if self.mapped.is_stale else math.inf
-        return min(reading, self._next_plan_s if self._is_to_plan else math.inf)
+        looking = self.language.due_s if self.language is not None else math.inf
+        return min(reading, looking, self._next_plan_s if self._is_to_plan else math.inf)
 
     def careful_plan(self) -> None:
         """Probe what has come with the load map; a failure is noted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from parprof.files.dso import ANONYMOUS
 from parprof.kernel.stacks import INTERRUPTED, METHOD, CodeAt, SentCode, Stack
 from parprof.languages import FrameOrMark, Instance, SavedLanguage
 from parprof.languages.hotspot.client import Asked, Reader
+from parprof.languages.hotspot.code import INTERPRETER
 from parprof.languages.hotspot.methods import Row
 from parprof.model import Frame, Frames, StackMerge, StackRow
 
@@ -22,8 +24,9 @@ _MOST_WORDS = 1 << 12
 """Asked for at once."""
 _MOST_KNOWN = 1 << 17
 _MOST_STACKS = 1 << 17
-_EAGER_S, _EAGER_PAUSE_S, _PAUSE_S = 3.0, 0.02, 1.0
+_EAGER_S, _EAGER_PAUSE_S, _PAUSE_S = 1.0, 0.005, 1.0
 """A JVM says where its code is when it has begun to run, which takes it some tenths of a second."""
+_INTERPRETED = (Frame(INTERPRETER, module=ANONYMOUS),)
 _JavaFrames = tuple[Frames, ...]
 """By word of a stack; empty where the native frame is all there is."""
 
@@ -59,16 +62,17 @@ class HotSpotInstance(Instance):
     def kernel_facts(self) -> Mapping[str, int | tuple[int, ...]]:
         """What the programs in the kernel must know; empty: not yet."""
         now = time.monotonic()
-        if not self._facts and self.is_open and now >= self._next_look_s:
+        if now >= self.due_s:
             self._facts = self._asked.facts()
             young = now - self._begun_s < _EAGER_S
             self._next_look_s = time.monotonic() + (_EAGER_PAUSE_S if young else _PAUSE_S)
         return self._facts
 
     @property
-    def has_more_facts(self) -> bool:
-        """Whether `kernel_facts` is to be asked again."""
-        return not self._facts and self.is_open and not self._asked.problem
+    def due_s(self) -> float:
+        """When `kernel_facts` is to be asked again."""
+        is_over = self._facts or not self.is_open or self._asked.problem
+        return math.inf if is_over else self._next_look_s
 
     def has_code(self, address: int) -> bool:
         """Whether an address is in the memory that HotSpot keeps its code in."""
@@ -138,12 +142,18 @@ class HotSpotInstance(Instance):
 
     def _of(self, digest: int, stack: Stack) -> _JavaFrames:
         found = self._stacks.get(digest)
-        if found is None and self._known:  # the outer part of another one
-            found = tuple(
-                self._known.get(word) or (() if is_return else self._known.get(word + 1, ()))
-                for word, is_return in stack.frames
-            )
+        if found is None and self._facts:
+            found = tuple(self._likely(word, is_return) for word, is_return in stack.frames)
         return found or ()
+
+    def _likely(self, word: int, is_return: bool) -> Frames:
+        """What is at a word of a stack that came before the JVM was known, or is the outer part of another."""
+        known = self._known.get(word) or (() if is_return else self._known.get(word + 1, ()))
+        if known:
+            return known
+        start, size = self._facts["interpreter"], self._facts["interpreter_size"]
+        assert isinstance(start, int) and isinstance(size, int)
+        return _INTERPRETED if 0 <= word - start < size else ()
 
     def saved(self, digests: Iterable[int]) -> SavedLanguage:
         """What was found of these stacks, for a file of facts."""

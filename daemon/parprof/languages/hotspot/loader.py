@@ -11,7 +11,7 @@ from parprof.languages.hotspot.structures import SYMBOLS
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.values import dataclass
 
-_LIBRARY = "libjvm.so"
+_LIBRARY, _LAUNCHER = "libjvm.so", "libjli.so"
 
 
 class HotSpotLoader(Loader):
@@ -24,11 +24,14 @@ class HotSpotLoader(Loader):
         self._reader = Reader()
 
     def may_be(self, dso: Dso, is_program: bool) -> bool:
-        """It is always the library of that name."""
-        return dso.name == _LIBRARY
+        """It is always the library of that name. The launcher's tells that it will come."""
+        return dso.name in (_LIBRARY, _LAUNCHER)
 
     def load(self, dso: Dso) -> HotSpotData | None:
         """The JVM in a file; None: it says nothing of itself."""
+        if dso.name == _LAUNCHER:
+            self._reader.prepare()  # which takes as long as a JVM takes to begin
+            return None
         if dso.elf is None:
             return None
         symbols = {name: known[0].value for name, known in dso.elf.lookup(SYMBOLS).items()}
