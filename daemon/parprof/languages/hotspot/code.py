@@ -6,10 +6,10 @@ import struct
 from bisect import bisect_left
 from collections import OrderedDict
 
-from parprof.languages.hotspot.layout import Heap, Layout
-from parprof.languages.hotspot.memory import Memory, Unreadable
-from parprof.languages.hotspot.methods import Methods, Row
-from parprof.languages.hotspot.numbers import Numbers
+from parprof.languages.hotspot.layout import Heap, JvmLayout
+from parprof.languages.hotspot.memory import JvmMemory, Unreadable
+from parprof.languages.hotspot.methods import JavaMethods, JavaRow
+from parprof.languages.hotspot.numbers import CompressedNumbers
 from parprof.untrusted import visible
 from parprof.values import dataclass
 
@@ -43,17 +43,17 @@ class _Compiled:
     metadata: int
 
 
-class Code:
+class JvmCode:
     """The heaps of code of one JVM."""
 
-    def __init__(self, memory: Memory, layout: Layout, methods: Methods) -> None:
+    def __init__(self, memory: JvmMemory, layout: JvmLayout, methods: JavaMethods) -> None:
         """Nothing is read yet."""
         self._memory = memory
         self._layout = layout
         self._methods = methods
         self._known: OrderedDict[int, _Compiled] = OrderedDict()
 
-    def at(self, address: int) -> list[Row]:
+    def at(self, address: int) -> list[JavaRow]:
         """What runs at an address, the innermost inlined function first. A return address is that itself.
 
         Raises:
@@ -141,14 +141,14 @@ class Code:
         """The stream that scopes are in: as far as any begins, and some bytes more."""
         return self._memory.read(start, max(0, min(length, last + _MOST_INLINED)))
 
-    def _inlined(self, compiled: _Compiled, place: int) -> list[Row]:
+    def _inlined(self, compiled: _Compiled, place: int) -> list[JavaRow]:
         at = bisect_left(compiled.places, place)
         if at >= len(compiled.places):
             raise Unreadable("behind all that is described")
         scope = compiled.scopes[at]
-        out: list[Row] = []
+        out: list[JavaRow] = []
         while scope != _NO_SCOPE and len(out) < _MOST_INLINED:
-            numbers = Numbers(compiled.data, without_zero=self._layout.without_zero, at=scope)
+            numbers = CompressedNumbers(compiled.data, without_zero=self._layout.without_zero, at=scope)
             sender, index, bytecode = numbers.next(), numbers.next(), numbers.next() + _BEFORE_BYTECODE
             if not index or sender >= scope:  # who calls was written before
                 raise Unreadable("no scope")

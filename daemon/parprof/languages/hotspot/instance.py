@@ -11,9 +11,9 @@ from contextlib import suppress
 from parprof.files.dso import ANONYMOUS
 from parprof.kernel.stacks import INTERRUPTED, METHOD, CodeAt, SentCode, Stack
 from parprof.languages import FrameOrMark, Instance, SavedLanguage
-from parprof.languages.hotspot.client import Asked, Reader
+from parprof.languages.hotspot.client import Asked, JvmReader
 from parprof.languages.hotspot.code import INTERPRETER
-from parprof.languages.hotspot.methods import Row
+from parprof.languages.hotspot.methods import JavaRow
 from parprof.model import Frame, Frames, StackMerge, StackRow
 
 SAVED_AS = "[hotspot]"
@@ -38,7 +38,7 @@ class HotSpotInstance(Instance):
     """Addresses in code that HotSpot made of which nothing could be read."""
     structure = "jvm"
 
-    def __init__(self, pid: int, symbols: Mapping[str, int], reader: Reader) -> None:
+    def __init__(self, pid: int, symbols: Mapping[str, int], reader: JvmReader) -> None:
         """``symbols``: the addresses of what HotSpot says of itself, in the process."""
         self.pid = pid
         self._symbols = symbols
@@ -181,7 +181,7 @@ def _is_java(word: int, heaps: Sequence[tuple[int, int]]) -> bool:
     return bool(word & METHOD) or any(0 <= word - start < size for start, size in heaps)
 
 
-def _frames(word: int, rows: Sequence[Row]) -> Frames:
+def _frames(word: int, rows: Sequence[JavaRow]) -> Frames:
     last = len(rows) - 1
     return tuple(
         Frame(name, file, line, first, ANONYMOUS, address=word & ~METHOD, inlined=at < last)

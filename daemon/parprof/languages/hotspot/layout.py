@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from parprof.languages.hotspot.memory import Memory, Unreadable
-from parprof.languages.hotspot.structures import Structures
+from parprof.languages.hotspot.memory import JvmMemory, Unreadable
+from parprof.languages.hotspot.structures import VmStructures
 from parprof.values import dataclass
 
 _WITHOUT_ZERO = 20
 """From this version on no byte of compressed numbers is 0."""
 HEAPS = 3
 """Of compiled code, at most: JVM_HEAPS."""
+PER_HEAP = "heap", "heap_size", "segments"
+FACTS = (
+    *PER_HEAP, "interpreter", "interpreter_size", "segment_shift", "frame_words", "const_method", "bytecodes"
+)  # fmt: skip
+"""Fields of ``struct jvm``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class Heap:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class JvmLayout:
     """Offsets in bytes, 0 for what the version does not have; and addresses of what does not move."""
 
     heaps: tuple[Heap, ...]
@@ -70,7 +75,7 @@ class Layout:
     symbol_body: int
 
     @classmethod
-    def of(cls, said: Structures, memory: Memory) -> Layout:
+    def of(cls, said: VmStructures, memory: JvmMemory) -> JvmLayout:
         """What a JVM says of itself.
 
         Raises:
@@ -139,14 +144,14 @@ class Layout:
         }
 
 
-def _if_any(said: Structures, name: str) -> int:
+def _if_any(said: VmStructures, name: str) -> int:
     try:
         return said.offset(name)
     except Unreadable:
         return 0
 
 
-def _heaps(said: Structures, memory: Memory) -> tuple[Heap, ...]:
+def _heaps(said: VmStructures, memory: JvmMemory) -> tuple[Heap, ...]:
     number = memory.number
     table = number(said.static("CodeCache._heaps"))
     count = number(table + said.offset("GrowableArrayBase._len", "GenericGrowableArray._len"), 4)
@@ -170,7 +175,7 @@ def _heaps(said: Structures, memory: Memory) -> tuple[Heap, ...]:
     return tuple(out)
 
 
-def _interpreter(said: Structures, memory: Memory) -> tuple[int, int]:
+def _interpreter(said: VmStructures, memory: JvmMemory) -> tuple[int, int]:
     queue = memory.number(said.static("AbstractInterpreter._code"))
     start = memory.number(queue + said.offset("StubQueue._stub_buffer"))
     end = start + memory.number(queue + said.offset("StubQueue._buffer_limit"), 4)

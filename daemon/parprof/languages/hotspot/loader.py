@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from parprof.languages import Data, Loader
-from parprof.languages.hotspot.client import Reader
+from parprof.languages.hotspot.client import JvmReader
 from parprof.languages.hotspot.instance import HotSpotInstance
 from parprof.languages.hotspot.structures import SYMBOLS
 from parprof.process.loadmap import Dso, LoadMap
@@ -21,7 +21,7 @@ class HotSpotLoader(Loader):
     counters = HotSpotInstance.COUNTERS
 
     def __init__(self) -> None:
-        self._reader = Reader()
+        self._reader = JvmReader()
 
     def may_be(self, dso: Dso, is_program: bool) -> bool:
         """It is always the library of that name. The launcher's tells that it will come."""
@@ -43,7 +43,7 @@ class HotSpotData(Data):
     """The JVM in one file: where it says what of itself."""
 
     symbols: Mapping[str, int]
-    reader: Reader
+    reader: JvmReader
 
     def attach(self, load_map: LoadMap, dso: Dso) -> HotSpotInstance:
         """The JVM of a process, which maps the file ``dso``."""

@@ -16,7 +16,7 @@ class Unreadable(Exception):
     """Something is not there, or not what it must be."""
 
 
-class Memory:
+class JvmMemory:
     """The memory of one process image. Pages are kept until `begin`."""
 
     def __init__(self, fd: int) -> None:

@@ -1,13 +1,13 @@
-"""Methods of a JVM: their names, files and lines."""
+"""JavaMethods of a JVM: their names, files and lines."""
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
 
-from parprof.languages.hotspot.layout import Layout
-from parprof.languages.hotspot.memory import Memory, Unreadable
-from parprof.languages.hotspot.numbers import LineTable
+from parprof.languages.hotspot.layout import JvmLayout
+from parprof.languages.hotspot.memory import JvmMemory, Unreadable
+from parprof.languages.hotspot.numbers import JavaLines
 from parprof.untrusted import visible
 from parprof.values import dataclass
 
@@ -19,35 +19,35 @@ _HAS_LINES = 1
 _HIDDEN = re.compile(r"(\$\$(?:Lambda|\w*Invoker|\w*Holder|LambdaForm\w*)?(?:\$\d+)?)[/+.]0x[0-9a-f]+")
 """Classes that are made at run time: each run calls them something else."""
 
-Row = tuple[str, str, int, int]
+JavaRow = tuple[str, str, int, int]
 """Name, file, line and first line of a function."""
 
 
 @dataclass(slots=True)
-class Method:
+class JavaMethod:
     """A method. ``identity``: what lies at its address, for it may be another one some time."""
 
     identity: bytes
     name: str
     file: str
-    lines: LineTable
+    lines: JavaLines
 
-    def at(self, place: int) -> Row:
+    def at(self, place: int) -> JavaRow:
         """The method at a byte of its bytecode; -1: where it begins."""
         first = self.lines.first
         return self.name, self.file, self.lines.line(place) if place >= 0 else first, first
 
 
-class Methods:
-    """Those that were asked for, by the address of the ``Method``."""
+class JavaMethods:
+    """Those that were asked for, by the address of what HotSpot calls ``Method``."""
 
-    def __init__(self, memory: Memory, layout: Layout) -> None:
+    def __init__(self, memory: JvmMemory, layout: JvmLayout) -> None:
         """Nothing is read yet."""
         self._memory = memory
         self._layout = layout
-        self._known: OrderedDict[int, Method] = OrderedDict()
+        self._known: OrderedDict[int, JavaMethod] = OrderedDict()
 
-    def at(self, address: int) -> Method:
+    def at(self, address: int) -> JavaMethod:
         """The method that is there now.
 
         Raises:
@@ -63,7 +63,7 @@ class Methods:
                 self._known.popitem(last=False)
         return known
 
-    def _made(self, head: int, identity: bytes) -> Method:
+    def _made(self, head: int, identity: bytes) -> JavaMethod:
         memory, layout = self._memory, self._layout
         pool = memory.number(head + layout.const_constants)
         holder = memory.number(pool + layout.pool_holder)
@@ -74,11 +74,11 @@ class Methods:
         table = b""
         if memory.number(head + layout.const_flags, 2) & _HAS_LINES:
             table = self._some(head + layout.const_size + size)
-        return Method(
+        return JavaMethod(
             identity,
             f"{_readable(type_name)}.{name}",
             file,
-            LineTable(table, without_zero=layout.without_zero),
+            JavaLines(table, without_zero=layout.without_zero),
         )
 
     def _some(self, address: int) -> bytes:

@@ -19,7 +19,7 @@ _MOST_LINES = 1 << 16
 _MOST_LINE = 1 << 31
 
 
-class Numbers:
+class CompressedNumbers:
     """Reads one number after another."""
 
     def __init__(self, data: bytes, *, without_zero: bool, at: int = 0) -> None:
@@ -64,7 +64,7 @@ class Numbers:
         return value >> 1 ^ -(value & 1)
 
 
-class LineTable:
+class JavaLines:
     """The lines of a method, by the byte of its bytecode."""
 
     def __init__(self, data: bytes, *, without_zero: bool) -> None:
@@ -72,11 +72,11 @@ class LineTable:
         self._starts: list[int] = []
         self._lines: list[int] = []
         try:
-            self._decode(Numbers(data, without_zero=without_zero))
+            self._decode(CompressedNumbers(data, without_zero=without_zero))
         except Unreadable:
             pass
 
-    def _decode(self, numbers: Numbers) -> None:
+    def _decode(self, numbers: CompressedNumbers) -> None:
         start = line = 0
         while (code := numbers.byte()) and len(self._starts) < _MOST_LINES:
             if code == _LONG:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 
-from parprof.languages.hotspot.memory import Memory, Unreadable
+from parprof.languages.hotspot.memory import JvmMemory, Unreadable
 from parprof.values import dataclass
 
 _MOST_ROWS = 1 << 14
@@ -34,7 +34,7 @@ SYMBOLS = (
 
 
 @dataclass(slots=True)
-class Structures:
+class VmStructures:
     """What the tables say. Names are HotSpot's own: they changed with its versions."""
 
     offsets: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Structures:
     constants: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, memory: Memory, symbols: Mapping[str, int]) -> Structures:
+    def read(cls, memory: JvmMemory, symbols: Mapping[str, int]) -> VmStructures:
         """``symbols``: the addresses of `SYMBOLS`.
 
         Raises:
@@ -112,7 +112,7 @@ class Structures:
 class _Texts(dict[int, str]):
     """Texts by their address: most rows share theirs with others."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: JvmMemory) -> None:
         super().__init__()
         self._memory = memory
 
@@ -133,7 +133,7 @@ def _word(row: bytes, at: int) -> int:
     return int(value)
 
 
-def _rows(memory: Memory, at: Mapping[str, int], kind: str, name_at: int) -> Iterator[bytes]:
+def _rows(memory: JvmMemory, at: Mapping[str, int], kind: str, name_at: int) -> Iterator[bytes]:
     """The rows of a table, which ends with one that has no name. Some bytes more than each has: of its last field,
     which may be a short one, a word is read."""
     start, stride = at[f"{kind}s"], at[f"{kind}EntryArrayStride"]

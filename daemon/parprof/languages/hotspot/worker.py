@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from parprof.kernel.stacks import MAX_BYTECODES, METHOD, METHOD_BITS
-from parprof.languages.hotspot.code import Code
-from parprof.languages.hotspot.layout import Layout
-from parprof.languages.hotspot.memory import Memory, Unreadable
-from parprof.languages.hotspot.methods import Methods, Row
-from parprof.languages.hotspot.structures import Structures
+from parprof.languages.hotspot.code import JvmCode
+from parprof.languages.hotspot.layout import JvmLayout
+from parprof.languages.hotspot.memory import JvmMemory, Unreadable
+from parprof.languages.hotspot.methods import JavaMethods, JavaRow
+from parprof.languages.hotspot.structures import VmStructures
 from parprof.workers.serving import run
 
 MEMORY_LIMIT = 1 << 30
@@ -31,14 +31,14 @@ _MOST_WORDS = 1 << 14
 class Jvm:
     """One JVM, of which what was read is kept."""
 
-    def __init__(self, memory: Memory, symbols: Mapping[str, int]) -> None:
+    def __init__(self, memory: JvmMemory, symbols: Mapping[str, int]) -> None:
         """Nothing is read yet. ``symbols``: as `parprof.languages.hotspot.structures.SYMBOLS`."""
         self._memory = memory
         self._symbols = symbols
-        self._said: Structures | None = None
-        self._layout: Layout | None = None
-        self._methods: Methods | None = None
-        self._code: Code | None = None
+        self._said: VmStructures | None = None
+        self._layout: JvmLayout | None = None
+        self._methods: JavaMethods | None = None
+        self._code: JvmCode | None = None
 
     def begin(self, fd: int) -> None:
         """Look at its memory anew, by this descriptor."""
@@ -48,15 +48,15 @@ class Jvm:
         """What the programs must know; None: it has not begun to run, or is none that we know."""
         try:
             if self._layout is None:
-                self._said = self._said or Structures.read(self._memory, self._symbols)
-                self._layout = Layout.of(self._said, self._memory)
-                self._methods = Methods(self._memory, self._layout)
-                self._code = Code(self._memory, self._layout, self._methods)
+                self._said = self._said or VmStructures.read(self._memory, self._symbols)
+                self._layout = JvmLayout.of(self._said, self._memory)
+                self._methods = JavaMethods(self._memory, self._layout)
+                self._code = JvmCode(self._memory, self._layout, self._methods)
             return self._layout.kernel_facts()
         except Unreadable:
             return None
 
-    def rows(self, word: int) -> list[Row]:
+    def rows(self, word: int) -> list[JavaRow]:
         """The functions at a word; none if they cannot be told."""
         if self._code is None or self._methods is None:
             return []
@@ -81,7 +81,7 @@ class HotSpotWorker:
         if not fds:
             return {"facts": None, "rows": []}
         key = str(request["process"])
-        jvm = self._jvms.pop(key, None) or Jvm(Memory(fds[0]), request["symbols"])
+        jvm = self._jvms.pop(key, None) or Jvm(JvmMemory(fds[0]), request["symbols"])
         self._jvms[key] = jvm
         while len(self._jvms) > _MOST_JVMS:
             self._jvms.popitem(last=False)
