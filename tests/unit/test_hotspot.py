@@ -17,12 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parprof.kernel.stacks import INTERRUPTED, MAX_BYTECODES, METHOD, METHOD_BITS, Stack, StackTable
+from parprof.languages import FrameStep
 from parprof.languages.front_ends import replayed
 from parprof.languages.hotspot.client import Asked, JvmReader
 from parprof.languages.hotspot.instance import HotSpotInstance, as_saved, from_saved
 from parprof.languages.hotspot.layout import FACTS, PER_HEAP
 from parprof.languages.hotspot.memory import JvmMemory, Unreadable
 from parprof.languages.hotspot.numbers import CompressedNumbers, JavaLines
+from parprof.languages.hotspot.stepping import step
 from parprof.languages.hotspot.worker import HotSpotWorker, Jvm
 from parprof.model import Frame
 
@@ -303,3 +305,79 @@ def test_stacks_of_a_jvm_are_told_from_others() -> None:
     assert stacks.take_own() == [(3, 70, (METHOD | 5,))] and stacks.take_own() == []
     raw, other = stacks.raw(70), stacks.raw(71)
     assert raw is not None and raw.is_own and other is not None and not other.is_own
+
+
+HEAP, SEGMENTS, INTERPRETER, METHOD_AT, CONST = 0x10000, 0x90000, 0x18000, 0x70008, 0x71000
+FACTS_OF_STEPS: dict[str, int | tuple[int, ...]] = {
+    "heap": (HEAP, 0, 0),
+    "heap_size": (0x10000, 0, 0),
+    "segments": (SEGMENTS, 0, 0),
+    "interpreter": INTERPRETER,
+    "interpreter_size": 0x1000,
+    "segment_shift": 7,
+    "frame_words": 44,
+    "const_method": 8,
+    "bytecodes": 48,
+}
+SP, RBP = 0x50000, 0x50100
+
+
+def stepped(pc: int, rbp: int | None, words: Mapping[int, int]) -> FrameStep | None:
+    def read_word(address: int) -> int:
+        if address not in words:
+            raise OSError(14, f"{address:#x}")
+        return words[address]
+
+    return step(FACTS_OF_STEPS, pc, SP, rbp, read_word)
+
+
+def test_a_step_from_compiled_code() -> None:
+    """A block of 300 segments: the last ones lead back in two hops."""
+    block = HEAP + (10 << 7)
+    words = {
+        SEGMENTS + 0x50: 0x46,
+        SEGMENTS + 10: 0x3F00,
+        block + 44: 0xFFFF_0000_0006,
+        SP + 40: 0x1234,
+        SP + 32: RBP,
+    }
+    assert stepped(HEAP + (0x50 << 7) + 9, None, words) == FrameStep(
+        HEAP + (0x50 << 7) + 9, 0x1234, SP + 48, RBP
+    )
+    assert stepped(0xF000, None, {}) is None
+    with pytest.raises(OSError):
+        stepped(HEAP + 9, None, {})
+
+
+@pytest.mark.parametrize("back", [0xFF, 3])
+def test_a_step_from_no_block(back: int) -> None:
+    words = {SEGMENTS + at: back for at in range(16)} | {RBP: 7, RBP + 8: 0x1234}
+    assert stepped(HEAP + (2 << 7) + 1, None, words) is None
+    assert stepped(HEAP + (2 << 7) + 1, RBP, words) == FrameStep(HEAP + (2 << 7) + 1, 0x1234, RBP + 16, 7)
+
+
+@pytest.mark.parametrize(
+    ("bytecode", "sender", "place", "sp"),
+    [
+        (CONST + 48 + 17, RBP + 64, 17, RBP + 64),
+        (CONST, RBP + 17, MAX_BYTECODES, RBP + 16),
+        (0, 0, MAX_BYTECODES, RBP + 16),
+    ],
+)
+def test_a_step_from_the_interpreter(bytecode: int, sender: int, place: int, sp: int) -> None:
+    frame = {RBP - 64: bytecode, RBP - 24: METHOD_AT, RBP - 8: sender, RBP: 7, RBP + 8: 0x1234}
+    words = frame | {METHOD_AT + 8: CONST}
+    word = INTERRUPTED | METHOD | place << METHOD_BITS | METHOD_AT
+    assert stepped(INTERPRETER + 3, RBP, words) == FrameStep(word, 0x1234, sp, 7)
+    assert stepped(INTERPRETER + 3, None, words) is None and stepped(INTERPRETER + 3, SP - 8, words) is None
+    no_method = stepped(INTERPRETER + 3, RBP, frame | {RBP - 24: METHOD_AT + 1})
+    assert no_method is not None and no_method.word == INTERPRETER + 3
+
+
+def test_threads_that_serve_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = RECORDED["jvm-17"]["words"]
+    java, _ = instance(monkeypatch, "jvm-17")
+    java.kernel_facts()
+    java.resolve_words([(1, [words["stub"], 0x401000]), (2, [words["stub"], words["compiled"]])])
+    assert java.is_servant(1) and not java.is_servant(2) and not java.awaits_end(2)
+    java.close()

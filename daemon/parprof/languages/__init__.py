@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
 from parprof.model import Frame, StackMerge
@@ -89,6 +89,15 @@ class Data(ABC):
         """The interpreter of a process, which maps the file."""
 
 
+class FrameStep(NamedTuple):
+    """As `parprof.unwind.walking.Step`."""
+
+    word: int
+    pc: int
+    sp: int
+    rbp: int | None
+
+
 class Instance(Closing):
     """The interpreter of one process image. Closed when the process is watched no more; what it found stays."""
 
@@ -129,6 +138,17 @@ class Instance(Closing):
 
         ``tid``: as in the process's own PID namespace.
         """
+
+    def step(self, pc: int, sp: int, rbp: int | None, read_word: Callable[[int], int]) -> FrameStep | None:
+        """From a frame in code that the language made to its caller's; None: it made none there.
+
+        ``read_word`` raises OSError where nothing is.
+        """
+        return None
+
+    def is_servant(self, digest: int) -> bool:
+        """Whether the thread of a stack that was resolved is one that the language has for itself."""
+        return False
 
     @abstractmethod
     def awaits_end(self, digest: int) -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from parprof.files.dso import ANONYMOUS
 from parprof.kernel.stacks import INTERRUPTED, METHOD, CodeAt, SentCode, Stack
-from parprof.languages import FrameOrMark, Instance, SavedLanguage
+from parprof.languages import FrameOrMark, FrameStep, Instance, SavedLanguage
 from parprof.languages.hotspot.client import Asked, JvmReader
 from parprof.languages.hotspot.code import INTERPRETER
 from parprof.languages.hotspot.methods import JavaRow
+from parprof.languages.hotspot.stepping import step
 from parprof.model import Frame, Frames, StackMerge, StackRow
 
 SAVED_AS = "[hotspot]"
@@ -27,6 +29,7 @@ _MOST_STACKS = 1 << 17
 _EAGER_S, _EAGER_PAUSE_S, _PAUSE_S = 1.0, 0.005, 1.0
 """A JVM says where its code is when it has begun to run, which takes it some tenths of a second."""
 _INTERPRETED = (Frame(INTERPRETER, module=ANONYMOUS),)
+_OF_JAVA = re.compile(r"\[|Interpreter\Z|(?:javax?|jdk|sun|com\.sun)\.")
 _JavaFrames = tuple[Frames, ...]
 """By word of a stack; empty where the native frame is all there is."""
 
@@ -127,6 +130,15 @@ class HotSpotInstance(Instance):
     def asleep(self, tid: int) -> tuple[bytes, int]:
         """There are no frames beside the native ones."""
         return b"", 3
+
+    def step(self, pc: int, sp: int, rbp: int | None, read_word: Callable[[int], int]) -> FrameStep | None:
+        """From a frame in code that HotSpot made to its caller's."""
+        return step(self._facts, pc, sp, rbp, read_word) if self._facts else None
+
+    def is_servant(self, digest: int) -> bool:
+        """Whether nothing of a program's is on a stack: what HotSpot and Java's library do by themselves."""
+        names = (frame.name for frames in self._stacks.get(digest, ()) for frame in frames)
+        return not any(not _OF_JAVA.match(name) for name in names)
 
     def awaits_end(self, digest: int) -> bool:
         """Whether the thread of a stack waits for the end of another."""
