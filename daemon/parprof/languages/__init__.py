@@ -117,6 +117,11 @@ class Instance(Closing):
         """Whether an address is in memory that the language keeps code in, mapped as far as we know or not."""
         return False
 
+    @property
+    def problem(self) -> str:
+        """Why less is known of its functions than could be; empty: nothing is in the way."""
+        return ""
+
     @abstractmethod
     def for_child(self, pid: int) -> Instance:
         """The same for a forked child, which begins with its parent's memory."""

@@ -40,7 +40,8 @@ class Spoken:
 
     def notes(self) -> list[str]:
         """What the reader of results must know of it."""
-        return [self._unknown] if self._unknown and self.language is None else []
+        text = self._unknown if self.language is None else self.language.problem
+        return [text] if text else []
 
     def close(self) -> None:
         """The kernel looks for its functions no more."""

@@ -29,6 +29,8 @@ _MOST_STACKS = 1 << 17
 _EAGER_S, _EAGER_PAUSE_S, _PAUSE_S = 1.0, 0.005, 1.0
 """A JVM says where its code is when it has begun to run, which takes it some tenths of a second."""
 _INTERPRETED = (Frame(INTERPRETER, module=ANONYMOUS),)
+_MADE = (Frame("[code of the JVM]", module=ANONYMOUS),)
+"""What ran before the JVM was known: a few tenths of a second, in which it begins."""
 _OF_JAVA = re.compile(r"\[|Interpreter\Z|(?:javax?|jdk|sun|com\.sun)\.")
 _JavaFrames = tuple[Frames, ...]
 """By word of a stack; empty where the native frame is all there is."""
@@ -165,7 +167,14 @@ class HotSpotInstance(Instance):
             return known
         start, size = self._facts["interpreter"], self._facts["interpreter_size"]
         assert isinstance(start, int) and isinstance(size, int)
-        return _INTERPRETED if 0 <= word - start < size else ()
+        if 0 <= word - start < size:
+            return _INTERPRETED
+        return _MADE if self.has_code(word) else ()
+
+    @property
+    def problem(self) -> str:
+        """Why its functions have no names (any more)."""
+        return self._asked.problem
 
     def saved(self, digests: Iterable[int]) -> SavedLanguage:
         """What was found of these stacks, for a file of facts."""
