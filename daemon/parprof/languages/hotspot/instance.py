@@ -60,6 +60,8 @@ class HotSpotInstance(Instance):
         self._read_s: dict[int, float] = {}
         self._stacks: dict[int, _JavaFrames] = {}
         """By stack id: as it was when the stack came."""
+        self._likely_stacks: dict[int, _JavaFrames] = {}
+        """The same of those that came without being looked up: as they were shown."""
         self.unnamed = 0
         if self.is_open:
             reader.join()
@@ -155,9 +157,11 @@ class HotSpotInstance(Instance):
         return java_merge(self._of(digest, stack))
 
     def _of(self, digest: int, stack: Stack) -> _JavaFrames:
-        found = self._stacks.get(digest)
+        found = self._stacks.get(digest) or self._likely_stacks.get(digest)
         if found is None and self._facts:
             found = tuple(self._likely(word, is_return) for word, is_return in stack.frames)
+            if any(found) and len(self._likely_stacks) < _MOST_STACKS:
+                self._likely_stacks[digest] = found
         return found or ()
 
     def _likely(self, word: int, is_return: bool) -> Frames:
@@ -178,7 +182,8 @@ class HotSpotInstance(Instance):
 
     def saved(self, digests: Iterable[int]) -> SavedLanguage:
         """What was found of these stacks, for a file of facts."""
-        stacks = {digest: as_saved(found) for digest in digests if any(found := self._stacks.get(digest, ()))}
+        known = self._likely_stacks | self._stacks
+        stacks = {digest: as_saved(known[digest]) for digest in digests if any(known.get(digest, ()))}
         return SavedLanguage((), frozenset((SAVED_AS,)), stacks, self.unnamed)
 
     def counts(self) -> Mapping[str, int]:
