@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from parprof.unwind.rows import RuleType, pack
-from parprof.unwind.walking import MAX_DEPTH, Step, Walked, walk
+from parprof.unwind.walking import MAX_DEPTH, CallerStep, Walked, walk
 
 LEAF, CALLER, MAIN, START = 0x1000, 0x2000, 0x3000, 0x4000
 STACK = 0x7000
@@ -67,8 +67,8 @@ def test_code_of_a_language() -> None:
     rules = {LEAF: pack(RuleType.RSP, 8), START: pack(RuleType.END)}
     words = {STACK: CALLER + 9}
 
-    def step(pc: int, sp: int, rbp: int | None) -> Step | None:
-        return Step(7 << 60, START + 7, sp + 24, rbp) if pc == CALLER + 9 else None
+    def step(pc: int, sp: int, rbp: int | None) -> CallerStep | None:
+        return CallerStep(7 << 60, START + 7, sp + 24, rbp) if pc == CALLER + 9 else None
 
     def read_word(address: int) -> int:
         return words[address]
@@ -78,13 +78,14 @@ def test_code_of_a_language() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "end"), [(Step(1, LEAF, STACK, None), "bad_row"), (None, "no_table"), (OSError, "unreadable")]
+    ("step", "end"),
+    [(CallerStep(1, LEAF, STACK, None), "bad_row"), (None, "no_table"), (OSError, "unreadable")],
 )
-def test_a_language_that_does_not_know_its_code(step: Step | type[OSError] | None, end: str) -> None:
-    def language(pc: int, sp: int, rbp: int | None) -> Step | None:
+def test_a_language_that_does_not_know_its_code(step: CallerStep | type[OSError] | None, end: str) -> None:
+    def language(pc: int, sp: int, rbp: int | None) -> CallerStep | None:
         if step is OSError:
             raise OSError(14, "unmapped")
-        assert step is None or isinstance(step, Step)
+        assert step is None or isinstance(step, CallerStep)
         return step
 
     assert walk(LEAF, STACK, lambda at: None, lambda at: 0, language) == Walked((LEAF,), end)

@@ -90,7 +90,7 @@ class Data(ABC):
 
 
 class FrameStep(NamedTuple):
-    """As `parprof.unwind.walking.Step`."""
+    """As `parprof.unwind.walking.CallerStep`."""
 
     word: int
     pc: int

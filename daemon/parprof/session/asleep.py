@@ -27,7 +27,7 @@ from parprof.process.polled import awaited
 from parprof.session.target import Target
 from parprof.symbols.kernel import KERNEL
 from parprof.unwind.table import UnwindTable
-from parprof.unwind.walking import Step, walk
+from parprof.unwind.walking import CallerStep, walk
 from parprof.values import dataclass
 
 Tables = Callable[[Dso], UnwindTable | None]
@@ -280,11 +280,11 @@ def _walked(
             raise OSError(14, f"{address:#x} is not mapped")
         return int.from_bytes(data, "little")
 
-    def step(pc: int, sp: int, rbp: int | None) -> Step | None:
+    def step(pc: int, sp: int, rbp: int | None) -> CallerStep | None:
         nonlocal is_own
         found = language.step(pc, sp, rbp, read_word) if language is not None else None
         is_own = is_own or found is not None
-        return Step(*found) if found is not None else None
+        return CallerStep(*found) if found is not None else None
 
     walked = walk(pc, sp, rule_at, read_word, step)
     native = struct.pack(f"<{len(walked.addresses)}Q", *walked.addresses)

@@ -17,7 +17,7 @@ _MAX_FRAME = 1 << 23
 """Bytes: a frame that seems larger is no frame."""
 
 
-class Step(NamedTuple):
+class CallerStep(NamedTuple):
     """From a frame to its caller's."""
 
     word: int
@@ -27,7 +27,7 @@ class Step(NamedTuple):
     rbp: int | None
 
 
-LanguageStep = Callable[[int, int, int | None], Step | None]
+LanguageStep = Callable[[int, int, int | None], CallerStep | None]
 """(pc, sp, rbp): from a frame in code that a language made; ``None``: it made none there. OSError as ``read_word``."""
 
 

@@ -16,11 +16,11 @@ _BYTECODE, _METHOD, _SENDER = -64, -24, -8
 """In an interpreter's frame, from rbp on."""
 _STACK = 64 << 20
 
-Facts = Mapping[str, int | tuple[int, ...]]
+JvmFacts = Mapping[str, int | tuple[int, ...]]
 
 
 def step(
-    facts: Facts, pc: int, sp: int, rbp: int | None, read_word: Callable[[int], int]
+    facts: JvmFacts, pc: int, sp: int, rbp: int | None, read_word: Callable[[int], int]
 ) -> FrameStep | None:
     """From a frame to its caller's; None if that cannot be found.
 
@@ -40,7 +40,7 @@ def step(
 
 
 def _interpreted(
-    facts: Facts, pc: int, sp: int, rbp: int | None, read_word: Callable[[int], int]
+    facts: JvmFacts, pc: int, sp: int, rbp: int | None, read_word: Callable[[int], int]
 ) -> FrameStep | None:
     if rbp is None or not sp <= rbp < sp + _STACK:
         return None
@@ -54,7 +54,7 @@ def _interpreted(
     return FrameStep(word, read_word(rbp + 8), sender if is_sender else rbp + 16, read_word(rbp))
 
 
-def _frame_words(facts: Facts, address: int, read_word: Callable[[int], int]) -> int | None:
+def _frame_words(facts: JvmFacts, address: int, read_word: Callable[[int], int]) -> int | None:
     """How large the frame of the code at an address is; None if there is none, 0 if it does not say."""
     heaps = (facts[name] for name in ("heap", "heap_size", "segments"))
     starts, sizes, maps = (heap for heap in heaps if isinstance(heap, tuple))
@@ -75,7 +75,7 @@ def _frame_words(facts: Facts, address: int, read_word: Callable[[int], int]) ->
     return None
 
 
-def _number(facts: Facts, name: str) -> int:
+def _number(facts: JvmFacts, name: str) -> int:
     value = facts[name]
     assert isinstance(value, int)
     return value
