@@ -112,12 +112,12 @@ class JvmCode:
 
     def _describe(self, compiled: _Compiled, blob: int) -> None:
         layout, memory = self._layout, self._memory
-        if layout.nmethod_immutable:
+        if layout.nmethod_immutable and layout.blob_mutable:
             base = memory.number(blob + layout.nmethod_immutable)
             scopes = base + memory.number(blob + layout.nmethod_scopes_data, 4)
             compiled.metadata = memory.number(blob + layout.blob_mutable)
             compiled.metadata += memory.number(blob + layout.blob_relocations, 4)
-        elif layout.nmethod_metadata:
+        elif layout.nmethod_metadata and not layout.nmethod_immutable:
             base = blob
             scopes = memory.number(blob + layout.nmethod_scopes_data)
             compiled.metadata = blob + memory.number(blob + layout.nmethod_metadata, 4)

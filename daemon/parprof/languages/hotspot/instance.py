@@ -25,7 +25,7 @@ _FRESH_S = 5.0
 _MOST_WORDS = 1 << 12
 """Asked for at once."""
 _MOST_KNOWN = 1 << 17
-_MOST_STACKS = 1 << 17
+_MOST_STACKS = 1 << 16
 _EAGER_S, _EAGER_PAUSE_S, _PAUSE_S = 1.0, 0.005, 1.0
 """A JVM says where its code is when it has begun to run, which takes it some tenths of a second."""
 _INTERPRETED = (Frame(INTERPRETER, module=ANONYMOUS),)
@@ -113,8 +113,9 @@ class HotSpotInstance(Instance):
                     wanted[key] = None
         self._read(list(wanted), now)
         for digest, words in came:
-            if len(self._stacks) < _MOST_STACKS:
-                self._stacks[digest] = tuple(self._known.get(word & ~INTERRUPTED, ()) for word in words)
+            self._stacks[digest] = tuple(self._known.get(word & ~INTERRUPTED, ()) for word in words)
+        while len(self._stacks) > _MOST_STACKS:  # what their words were last is known all the same
+            del self._stacks[next(iter(self._stacks))]
 
     def _read(self, words: Sequence[int], now: float) -> None:
         if not self.is_open:

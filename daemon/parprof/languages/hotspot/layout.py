@@ -96,7 +96,9 @@ class JvmLayout:
             blob_code_offset=_if_any(said, "CodeBlob._code_offset"),
             nmethod_method=offset("nmethod._method", "CompiledMethod._method"),
             nmethod_scopes_pcs=offset("nmethod._scopes_pcs_offset"),
-            nmethod_pcs_end=offset("nmethod._dependencies_offset", "nmethod._scopes_data_offset"),
+            nmethod_pcs_end=offset(
+                "nmethod._scopes_data_offset" if moved else "nmethod._dependencies_offset"
+            ),
             nmethod_scopes_data=offset(
                 *(["nmethod._scopes_data_offset"] if moved else []),
                 "CompiledMethod._scopes_data_begin",
