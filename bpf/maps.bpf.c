@@ -91,6 +91,7 @@ BPF_TABLE("lru_hash", u64, u32, sent_stacks, 65536);
 BPF_TABLE("hash", u64, u64, learned, 16384);
 BPF_TABLE("hash", u32, struct mapping_list, mapping_lists, 8192);	/* by tgid */
 BPF_TABLE("hash", u32, struct interpreter, interpreters, 8192);
+BPF_TABLE("hash", u32, struct jvm, jvms, 1024);
 BPF_F_TABLE("array", u32, u64, store_chunk, 1 << CHUNK_SHIFT, BPF_F_MMAPABLE);
 BPF_ARRAY_OF_MAPS(store, "store_chunk", MAX_CHUNKS);
 BPF_TABLE("lru_hash", struct work_key, u64, created, 16384);

@@ -74,7 +74,7 @@ static __always_inline void tell_stale(struct walk *w)
 /* The id of a whole user stack. */
 static __always_inline u64 stack_id(struct walk *w)
 {
-	return mix(mix(w->record.hash, w->end), w->cut) | 1;
+	return mix(mix(w->record.hash, w->end), w->cut | (u64)w->record.image << 32) | 1;
 }
 
 /* Whether it was not sent yet. */
@@ -116,6 +116,7 @@ u64 walk_frame(u64 given)
 	if (!w->again) {
 		depth &= MAX_FRAMES - 1;
 		w->record.pc[depth] = w->exact && depth ? w->ip | FRAME_INTERRUPTED : w->ip;
+		w->hash_before = w->record.hash;
 		w->record.hash = mix(w->record.hash, w->ip);
 		w->depth = depth + 1;
 	}

@@ -88,9 +88,18 @@ static __always_inline u32 rule_of(struct walk *w, u64 target)
 	c = &w->cache[at & (CACHED_RULES - 1)];
 	if (c->target == target && c->generation == (u32)w->generation)
 		return c->rule;
-	if (!find_mapping(w, target))
-		return ~0;
-	rule = (u32)w->pages ? find_rule(w, target - w->bias) : (u32)ROW_FRAME_POINTER << 28;
+	if (!find_mapping(w, target)) {
+		rule = call_jvm_rule(w);
+		return rule ? rule : ~0;
+	}
+	if ((u32)w->pages) {
+		rule = find_rule(w, target - w->bias);
+	} else {
+		rule = call_jvm_rule(w);
+		if (rule)	/* which holds as long as that code is there */
+			return rule;
+		rule = (u32)ROW_FRAME_POINTER << 28;
+	}
 	if (!w->by_seek) {	/* else another file may be there the next time */
 		c->target = target;
 		c->generation = w->generation;
@@ -154,6 +163,8 @@ static __always_inline u32 step(struct walk *w)
 		return step_by_frame_pointer(w, END_NO_TABLE);
 	} else if (type == ROW_NONE) {	/* code of an assembler, say V8's builtins: it may keep frames all the same */
 		return step_by_frame_pointer(w, END_BAD_ROW);
+	} else if (type == ROW_INTERPRETED) {
+		return step_interpreted(w);
 	} else if (type == ROW_R10 && w->depth == 1) {
 		cfa += w->r10;
 	} else if (type == ROW_REGISTER && w->depth == 1) {

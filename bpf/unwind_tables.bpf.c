@@ -27,6 +27,7 @@ enum row_type {
 #define ROW_RSP_DEREF 9	/* CFA = *(rsp + off) + beyond, with the bias added to off */
 #define ROW_REGISTER 10	/* CFA = a register of the leaf + off: index in pt_regs, ROW_BY_RBP, off */
 #define ROW_CLONE 11	/* behind clone's system call: CFA = rsp + 8, and no caller in the child, where rax is 0 */
+#define ROW_INTERPRETED 12	/* code of HotSpot's interpreter */
 #define ROW_BEYOND_SHIFT 13	/* of the two that read it: words beyond what is in memory; the offset is below */
 #define ROW_KEPT_OFFSETS (1 << ROW_BEYOND_SHIFT)
 #define ROW_BEYOND_LIMIT 32
@@ -94,9 +95,10 @@ struct walk {
 	u32 by_seek;	/* the mapping found last is the kernel's word, not Python's: what it says is not to be remembered */
 	u32 again;	/* the innermost frame was recorded already */
 	u64 python_frame;	/* the next one to look at */
-	u64 python_raw[16];
+	u64 python_raw[16];	/* or a frame of HotSpot's interpreter */
 	u32 functions_seen;	/* Python frames whose functions were sent, or need not be */
-	u64 code_words[4];	/* of a code object, from the pointer to its file name on */
+	u64 code_words[4];	/* of a code object, from the pointer to its file name on; machine code of HotSpot's */
+	u64 hash_before;	/* of the record, without its last frame */
 	u64 cfa[COMPARED_FRAMES];	/* where the frames lie, by their place in the record; of more, the outermost */
 	u32 compares;	/* the stack is to be compared with that of the thread's previous sample */
 	struct stack_record record;

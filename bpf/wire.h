@@ -426,6 +426,21 @@ struct interpreter {
 	u64 told_ns;		/* last RECORD_PYTHON */
 };
 
+#define JVM_HEAPS 3
+
+/* Where a HotSpot JVM keeps the code that it makes; key: tgid. Owned by Python. See hotspot.bpf.c. */
+struct jvm {
+	u64 heap[JVM_HEAPS];	/* of compiled code: where it begins; 0 = there is none */
+	u64 heap_size[JVM_HEAPS];
+	u64 segments[JVM_HEAPS];	/* the map of its segments, a byte for each */
+	u64 interpreter;	/* where that begins, in one of the heaps */
+	u64 interpreter_size;
+	u16 segment_shift;	/* a segment has 1 << so many bytes */
+	u16 frame_words;	/* in a block: how many words a frame of its code has */
+	u16 const_method;	/* in a Method: pointer to its ConstMethod */
+	u16 bytecodes;		/* in that: the bytecode */
+};
+
 #define NOT_THERE 0xffff
 #define PYTHON_TAG_FACTOR 0x9e3779b1u
 

@@ -46,6 +46,12 @@ enum stack_end {
 /* Set in a frame that is not a return address, other than the leaf: a signal interrupted it. */
 #define FRAME_INTERRUPTED (1ULL << 63)
 
+/* A frame of HotSpot's interpreter: the address of a Method, and above that how many bytes of its bytecode are before the
+ * instruction, MAX_BYTECODES if that is not known. Behind the leaf it has FRAME_INTERRUPTED, too. */
+#define FRAME_METHOD (1ULL << 62)
+#define METHOD_BITS 47
+#define MAX_BYTECODES 0x7fffULL
+
 /* Why the walk of a thread's Python frames ended. */
 enum python_end {
 	PYTHON_COMPLETE = 0,
@@ -65,7 +71,7 @@ struct stack_record {
 	u16 depth;
 	u16 end;		/* enum stack_end */
 	u64 hash;
-	u32 image;		/* with Python frames, whose addresses mean something in one process only */
+	u32 image;		/* with Python or Java frames, whose addresses mean something in one process only */
 	u16 python_depth;
 	u16 python_end;		/* enum python_end */
 	u16 cut;		/* so many innermost frames belong to the work that was created in another context; 0 = all */

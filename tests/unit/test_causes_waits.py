@@ -557,6 +557,23 @@ def test_what_a_language_does_by_the_clock_is_not_waited_for() -> None:
     assert cause.lost_ns == pytest.approx(1640e6)
 
 
+@pytest.mark.parametrize(("waited", "lost"), [(1900, 2020), (300, 0)])
+def test_who_waits_for_a_lock_for_ever_hangs_whatever_a_language_does_meanwhile(
+    waited: float, lost: float
+) -> None:
+    """Two of Java's threads wait for each other, and look again now and then; HotSpot's own wake up by the clock."""
+    housekeeping = PathSample(
+        (Frame("thread_native_entry(Thread*)", module="libjvm.so"), _frame("[waits: condition]")),
+        row("main", wait=900, stall=2000).metrics,
+        Origin(7, "x", "VM Thread", tid=9),
+    )
+    takes = "lambda; takeBoth; pthread_mutex_lock; [waits: lock]"
+    rows = [row(takes, tid=3, wait=waited, stall=20), row(takes.replace("lambda", "other"), tid=4, wait=200)]
+    causes = found(*balanced(), housekeeping, *rows)
+    stalls = {cause.function: cause.lost_ns for cause in causes if cause.kind is Kind.STALL}
+    assert stalls.get("takeBoth", 0) == pytest.approx(lost * 1e6)
+
+
 @pytest.mark.parametrize(
     ("child", "function"),
     [

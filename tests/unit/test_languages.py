@@ -109,7 +109,8 @@ class Kernel:
     def __init__(self) -> None:
         self.interpreters: dict[int, Mapping[str, int]] = {}
 
-    def set_interpreter(self, pid: int, facts: Mapping[str, int]) -> None:
+    def set_interpreter(self, pid: int, facts: Mapping[str, int], structure: str) -> None:
+        assert structure == "interpreter"
         if facts:
             self.interpreters[pid] = facts
         else:

@@ -76,7 +76,7 @@ def test_what_is_not_known_is_refused_by_name(
 ) -> None:
     process = start(tmp_path, name, version, words)
     told: list[int] = []
-    kernel: Any = SimpleNamespace(set_interpreter=lambda pid, facts: told.append(pid))
+    kernel: Any = SimpleNamespace(set_interpreter=lambda pid, facts, structure: told.append(pid))
     placer: Any = SimpleNamespace(update=lambda *_: None, forget=lambda _: None)
     scope = Scope(SimpleNamespace(state=lambda _: None), 1)  # type: ignore[arg-type]
     watched = Watched(kernel, cache, placer)

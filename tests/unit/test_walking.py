@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from parprof.unwind.rows import RuleType, pack
-from parprof.unwind.walking import MAX_DEPTH, Walked, walk
+from parprof.unwind.walking import MAX_DEPTH, CallerStep, Walked, walk
 
 LEAF, CALLER, MAIN, START = 0x1000, 0x2000, 0x3000, 0x4000
 STACK = 0x7000
@@ -60,3 +60,32 @@ def test_what_cannot_be_crossed(rules: dict[int, int], words: dict[int, int], en
 def test_a_stack_without_an_end() -> None:
     forever = walk(LEAF, STACK, lambda _: pack(RuleType.RSP, 8), lambda _: LEAF)
     assert forever.end == "too_deep" and len(forever.addresses) == MAX_DEPTH
+
+
+def test_code_of_a_language() -> None:
+    """What has no table may be a language's: then that says where the caller is, and what stands for the frame."""
+    rules = {LEAF: pack(RuleType.RSP, 8), START: pack(RuleType.END)}
+    words = {STACK: CALLER + 9}
+
+    def step(pc: int, sp: int, rbp: int | None) -> CallerStep | None:
+        return CallerStep(7 << 60, START + 7, sp + 24, rbp) if pc == CALLER + 9 else None
+
+    def read_word(address: int) -> int:
+        return words[address]
+
+    found = walk(LEAF + 5, STACK, lambda at: rules.get(at & ~0xFFF), read_word, step)
+    assert found == Walked((LEAF + 5, 7 << 60, START + 7), "complete")
+
+
+@pytest.mark.parametrize(
+    ("step", "end"),
+    [(CallerStep(1, LEAF, STACK, None), "bad_row"), (None, "no_table"), (OSError, "unreadable")],
+)
+def test_a_language_that_does_not_know_its_code(step: CallerStep | type[OSError] | None, end: str) -> None:
+    def language(pc: int, sp: int, rbp: int | None) -> CallerStep | None:
+        if step is OSError:
+            raise OSError(14, "unmapped")
+        assert step is None or isinstance(step, CallerStep)
+        return step
+
+    assert walk(LEAF, STACK, lambda at: None, lambda at: 0, language) == Walked((LEAF,), end)

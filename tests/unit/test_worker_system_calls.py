@@ -185,6 +185,7 @@ WORKERS = (
     "calls.worker",
     "unwind.worker",
     "loops.worker",
+    "languages.hotspot.worker",
     "symbols.fetcher",
 )
 

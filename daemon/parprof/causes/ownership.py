@@ -83,6 +83,7 @@ _EXTENSION = re.compile(r"(\w+)\.(?:cpython|pypy)-\S+\.so")
 _SYSTEM_FOLDERS = re.compile(r"/(?:usr/|build/|lib|opt/|nix/|snap/|gnu/store/)|.*/(?:site|dist)-packages/")
 _COMPILED_SYSTEM = re.compile(
     r"\[|py::|(?:Builtin|BytecodeHandler|Stub|RegExp|Handler):|(?:\S+ )?node:internal|"
+    r"(?:\S+ )?[\w.$]*\$\$Lambda\b|"
     r"Interpreter\Z|StubRoutines\b|I2C/C2I |\w+Blob\Z|[vi]table |\w+[ _]stub\b|Signature Handler|"
     r"(?:[\w.$\[\]]+ )?(?:javax?|jdk|sun|com\.sun)\.[^ (]*(?:\(|\Z)|\[*L(?:javax?|jdk|sun|com/sun)/|"
     r"\$(?:global::|(?:erts_\w+|erlang|lists|maps|sets|ordsets|orddict|dict|gb_\w+|proplists|queue|array|string|binary|"

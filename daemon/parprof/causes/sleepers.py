@@ -37,6 +37,10 @@ BY_ITSELF = frozenset(
 """Who waits so may be the one that the others wait for."""
 _FOR_CHILD = f"[waits: {WaitKind.CHILD.value}]"
 _FOR_TIME = f"[waits: {WaitKind.SLEEP.value}]"
+_FOR_LOCK = f"[waits: {WaitKind.LOCK.value}]"
+_HANGS = 0.5
+"""Of the time in which nobody worked: HotSpot's threads look at their lock again, at least once a second, and where one
+slept before the first time is not known."""
 _FOR_PROCESSES = frozenset(f"[waits: {kind.value}]" for kind in (WaitKind.PIPE, WaitKind.NETWORK))
 """By which processes of a job wait for each other, too."""
 _FOR_OTHER_PROGRAMS = frozenset((_FOR_CHILD, f"[waits: {WaitKind.PIPE.value}]"))
@@ -95,6 +99,7 @@ def with_sleepers(samples: Sequence[PathSample], cores: int, ownership: Ownershi
     keeps_house = KeepsHouse(ownership, tickers(samples))
     samples = _at_sleepers(samples, cores, ownership, keeps_house)
     samples = _at_workers(samples, cores, keeps_house)
+    samples = _at_locked(samples, cores, keeps_house)
     return _at_parents(samples, cores, ownership, keeps_house)
 
 
@@ -170,6 +175,31 @@ def _at_workers(samples: Sequence[PathSample], cores: int, keeps_house: KeepsHou
         return samples
     theirs = {pid for pid, _ in sleeper.slept}
     return _moved(samples, (at for at in stalled if samples[at].origin.pid not in theirs), sleeper.most)
+
+
+def _at_locked(samples: Sequence[PathSample], cores: int, keeps_house: KeepsHouse) -> Sequence[PathSample]:
+    """With those of threads that a language has for itself, which wait for each other and for the clock, at the thread
+    of the program's that waited for a lock for most of that time: it hangs, as HotSpot's own threads go on."""
+    stalled = {
+        number: sample.metrics[STALL]
+        for number, sample in enumerate(samples)
+        if sample.metrics[STALL]
+        and sample.path
+        and sample.path[-1].name in _FOR_THREADS
+        and sample.origin.tid not in (sample.origin.pid, SEVERAL_THREADS)
+        and not keeps_house.shows_program(sample.path)
+    }
+    if not stalled:
+        return samples
+    waited: dict[int, float] = {
+        number: sample.metrics[WAIT]
+        for number, sample in enumerate(samples)
+        if sample.path and sample.path[-1].name == _FOR_LOCK and keeps_house.shows_program(sample.path)
+    }
+    longest = max(waited, key=waited.__getitem__, default=None)
+    if longest is None or waited[longest] < _HANGS * sum(stalled.values()) / cores:
+        return samples
+    return _moved(samples, stalled, longest)
 
 
 def _at_parents(

@@ -18,7 +18,7 @@ from parprof.facts.writing import COLUMNS, FORMAT, MAX_BYTES, VERSION
 from parprof.files.dso import Dso
 from parprof.kernel.recording import Recording
 from parprof.kernel.records import COST_NAMES, Cost
-from parprof.kernel.stacks import Context, RawStack, StackTable
+from parprof.kernel.stacks import INTERRUPTED, METHOD, Context, RawStack, StackTable
 from parprof.languages import FrameOrMark, SavedLanguage
 from parprof.languages.front_ends import replayed
 from parprof.model import ACTIVATION, NO_EVENT, Count, Facts, Frame, SampleKey, ThreadState, add_facts
@@ -146,12 +146,14 @@ class _Decoder:
             end, cut, python_end, native, python = row.row(5)
             found = native.integers(most=len(words) - 1, length=1 << 12)
             pairs = python.integers(length=1 << 12)
+            has_methods = any((words[at] & ~INTERRUPTED) >> 62 == METHOD >> 62 for at in found)
             raw = RawStack(
                 struct.pack(f"<{len(found)}Q", *(words[at] for at in found)),
                 end.integer((1 << 16) - 1),
                 struct.pack(f"<{len(pairs) // 2 * 2}Q", *pairs[: len(pairs) // 2 * 2]),
                 python_end.integer((1 << 16) - 1),
                 cut.integer((1 << 16) - 1),
+                has_methods,
             )
             table.put(number, raw)
             sizes.append(len(found) + len(pairs) // 2)

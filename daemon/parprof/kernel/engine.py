@@ -327,15 +327,26 @@ class BpfKernel(Closing):
         else:
             bpf.map_delete(self._object.maps["mapping_lists"], key)
 
-    def set_interpreter(self, pid: int, facts: Mapping[str, int]) -> None:
-        """Where a CPython interpreter keeps its frames, by field of ``struct interpreter``; empty: no more."""
+    def set_interpreter(
+        self, pid: int, facts: Mapping[str, int | tuple[int, ...]], structure: str = "interpreter"
+    ) -> None:
+        """Where a CPython interpreter keeps its frames, by field of ``struct interpreter``, or a JVM its code, ``jvm``.
+
+        Empty: it is watched no more.
+        """
+        table = f"{structure}s"
         if facts:
-            self._object.load_interpreters()
-            layout = self._object.layouts["interpreter"]
+            if structure == "interpreter":
+                self._object.load_interpreters()
+            layout = self._object.layouts[structure]
             with self._losing("interpreters_full"):
-                self._object.put("interpreters", struct.pack("<I", pid), layout(**facts))
+                self._object.put(table, struct.pack("<I", pid), layout(**facts))
         else:
-            bpf.map_delete(self._object.maps["interpreters"], struct.pack("<I", pid))
+            bpf.map_delete(self._object.maps[table], struct.pack("<I", pid))
+
+    def own_stacks(self) -> list[tuple[int, int, tuple[int, ...]]]:
+        """(image, stack id, words) of the stacks of JVMs that came since the last call."""
+        return self.stacks.take_own()
 
     def python_stacks(self) -> list[tuple[int, int, tuple[CodeAt, ...]]]:
         """(image, stack id, Python frames) of the stacks with such frames that came since the last call."""

@@ -16,6 +16,7 @@ from parprof.values import dataclass
 
 SHARED_FUNCTIONS: dict[str, str] = {
     "walk_frame": "walks",
+    "jvm_rule": "walks",
     "python_frame": "walks",
     "own_gil": "interpreters",
     "next_closure": "walks",

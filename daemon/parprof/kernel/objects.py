@@ -46,6 +46,7 @@ _MAP_LAYOUTS = {
     "scopes": (None, "scope"),
     "settings_map": (None, "settings"),
     "interpreters": (None, "interpreter"),
+    "jvms": (None, "jvm"),
     "meters": (None, "meter"),
     "amount_plans": (None, "amount_plan"),
     "amounts": (None, "amount"),

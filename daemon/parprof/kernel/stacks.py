@@ -30,6 +30,8 @@ STAND_IN_BITS = 24
 _MAX_STAND_INS = 1 << 12
 INTERRUPTED = 1 << 63
 PYTHON_ENTRY = 1 << 63
+METHOD, METHOD_BITS, MAX_BYTECODES = 1 << 62, 47, 0x7FFF
+"""A word of a stack that is no address in code but a frame of HotSpot's interpreter: FRAME_METHOD."""
 STACK_ENDS = (
     "complete",
     "no_mapping",
@@ -117,6 +119,8 @@ class RawStack(NamedTuple):
     python: bytes
     python_end: int
     cut: int
+    is_own: bool = False
+    """Whether it has native frames of a language's, which mean something in one process only."""
 
     @property
     def is_whole(self) -> bool:
@@ -137,6 +141,7 @@ class StackTable:
         self._own_code = own_code
         self._records: dict[int, RawStack] = {}
         self._fresh: list[tuple[int, int]] = []
+        self._own: list[tuple[int, int]] = []
         self._mappings: list[FoundMapping] = []
         self._functions: list[tuple[int, SentCode]] = []
         self._contexts: dict[int, Context] = {}
@@ -178,10 +183,13 @@ class StackTable:
             native = raw[_HEADER.size : middle]
             if end >= len(STACK_ENDS) and self._own_code is not None:
                 native = self._without_own(native, self._own_code)
-            self._records[digest] = RawStack(native, end, python, python_end, cut)
+            is_own = bool(image) and not python_depth
+            self._records[digest] = RawStack(native, end, python, python_end, cut, is_own)
             self._leaving.discard(digest)
             if python_depth:
                 self._fresh.append((image, digest))
+            elif is_own:
+                self._own.append((image, digest))
 
     def _without_own(self, native: bytes, own_code: OwnCode) -> bytes:
         """A kernel stack in which names stand for addresses in our programs."""
@@ -321,6 +329,11 @@ class StackTable:
         fresh, self._fresh = self._fresh, []
         frames = _Frames()
         return [(image, d, frames.of(self._records[d])) for image, d in fresh if d in self._records]
+
+    def take_own(self) -> list[tuple[int, int, tuple[int, ...]]]:
+        """(image, hash, words) of the stacks that came since the last call whose native frames are a language's."""
+        own, self._own = self._own, []
+        return [(image, d, self._records[d].words) for image, d in own if d in self._records]
 
 
 class _Frames(dict[tuple[int, int], CodeAt]):

@@ -13,9 +13,10 @@ second language is a folder here, a line in the table, and the program in bpf/ t
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
 from parprof.model import Frame, StackMerge
@@ -88,12 +89,38 @@ class Data(ABC):
         """The interpreter of a process, which maps the file."""
 
 
+class FrameStep(NamedTuple):
+    """As `parprof.unwind.walking.CallerStep`."""
+
+    word: int
+    pc: int
+    sp: int
+    rbp: int | None
+
+
 class Instance(Closing):
     """The interpreter of one process image. Closed when the process is watched no more; what it found stays."""
 
+    structure = "interpreter"
+    """Of the programs in the kernel: what they must know."""
+
     @abstractmethod
-    def kernel_facts(self) -> Mapping[str, int]:
-        """What the programs in the kernel must know, by field of ``struct interpreter``."""
+    def kernel_facts(self) -> Mapping[str, int | tuple[int, ...]]:
+        """What the programs in the kernel must know, by field of `structure`; empty: it is not known yet."""
+
+    @property
+    def due_s(self) -> float:
+        """When `kernel_facts` is to be asked again, in terms of `time.monotonic`."""
+        return math.inf
+
+    def has_code(self, address: int) -> bool:
+        """Whether an address is in memory that the language keeps code in, mapped as far as we know or not."""
+        return False
+
+    @property
+    def problem(self) -> str:
+        """Why less is known of its functions than could be; empty: nothing is in the way."""
+        return ""
 
     @abstractmethod
     def for_child(self, pid: int) -> Instance:
@@ -107,12 +134,26 @@ class Instance(Closing):
     def resolve(self, stacks: Iterable[tuple[int, tuple[CodeAt, ...]]]) -> None:
         """Look up the functions of stacks that came just now, (id, frames), while the process has them in memory."""
 
+    def resolve_words(self, stacks: Iterable[tuple[int, Sequence[int]]]) -> None:
+        """The same where native frames, (id, words), are the language's own, and known in this process only."""
+
     @abstractmethod
     def asleep(self, tid: int) -> tuple[bytes, int]:
         """The language's frames of a thread that sleeps, and how their walk ended: as in `RawStack`.
 
         ``tid``: as in the process's own PID namespace.
         """
+
+    def step(self, pc: int, sp: int, rbp: int | None, read_word: Callable[[int], int]) -> FrameStep | None:
+        """From a frame in code that the language made to its caller's; None: it made none there.
+
+        ``read_word`` raises OSError where nothing is.
+        """
+        return None
+
+    def is_servant(self, digest: int) -> bool:
+        """Whether the thread of a stack that was resolved is one that the language has for itself."""
+        return False
 
     @abstractmethod
     def awaits_end(self, digest: int) -> bool:

@@ -11,6 +11,9 @@ from parprof.files.elf import ElfError
 from parprof.languages import Data, Instance, Loader, Replayed, SavedLanguage, UnknownBuild
 from parprof.languages.cpython.loader import CPythonLoader
 from parprof.languages.cpython.recorded import RecordedCPython
+from parprof.languages.hotspot.instance import SAVED_AS
+from parprof.languages.hotspot.loader import HotSpotLoader
+from parprof.languages.hotspot.recorded import RecordedHotSpot
 from parprof.process.loadmap import Dso, LoadMap
 
 _KEPT = 4096
@@ -20,7 +23,7 @@ _KEPT = 4096
 @cache
 def loaders() -> tuple[Loader, ...]:
     """All languages, the most likely first."""
-    return (CPythonLoader(),)
+    return CPythonLoader(), HotSpotLoader()
 
 
 class FrontEnds:
@@ -69,5 +72,5 @@ class FrontEnds:
 
 
 def replayed(saved: SavedLanguage) -> Replayed:
-    """An interpreter as it was saved. There is but one language that can be."""
-    return RecordedCPython.of(saved)
+    """An interpreter as it was saved."""
+    return RecordedHotSpot(saved) if SAVED_AS in saved.modules else RecordedCPython.of(saved)

@@ -10,7 +10,7 @@ from itertools import count
 from parprof.facts.drain import Drain, Image
 from parprof.facts.names import KernelPlace, Namer
 from parprof.files.dso import ANONYMOUS, NO_MAPPING, Dso, FileKey
-from parprof.kernel.stacks import INTERRUPTED, RawStack, StackTable
+from parprof.kernel.stacks import INTERRUPTED, METHOD, RawStack, StackTable
 from parprof.logical.paths import MAX_KERNEL_FRAMES
 from parprof.model import Frame
 from parprof.profile.jit import is_made_code, jit_frame
@@ -25,6 +25,12 @@ PlaceNumber = int
 given out twice."""
 _NO_CODE: PlaceNumber = 0
 """What only looks like a return address."""
+_INTERPRETED: PlaceNumber = -1
+"""A frame of HotSpot's interpreter, of which its front end tells the function."""
+_ALWAYS: Mapping[PlaceNumber, tuple[Frame, ...]] = {
+    _NO_CODE: (),
+    _INTERPRETED: (Frame("Interpreter", module=ANONYMOUS),),
+}
 _Where = tuple[int, int, int, bool]
 """image, for code that others do not share, else 0; number of the file; address there; whether a return address."""
 _UNKNOWN_FILE = 0
@@ -79,7 +85,7 @@ class AddressBook:
         self._spaces: dict[tuple[int, int], _Space] = {}
         self._files: dict[FileKey, int] = {}
         self._sites: dict[_Where, PlaceNumber] = {}
-        self._frames: dict[PlaceNumber, tuple[Frame, ...]] = {_NO_CODE: ()}
+        self._frames: dict[PlaceNumber, tuple[Frame, ...]] = dict(_ALWAYS)
         self._numbers = count(_NO_CODE + 1)
         self._fresh: dict[PlaceNumber, _Found] = {}
         self._lines: dict[tuple[Frame, ...], PlaceNumber] = {}
@@ -167,6 +173,9 @@ class AddressBook:
 
     def _find_site(self, space: _Space, known: dict[int, PlaceNumber], word: int, is_return: bool) -> None:
         address, image = word & ~INTERRUPTED, space.image
+        if address & METHOD:
+            known[word] = _INTERPRETED
+            return
         found = image.find(address, space.epoch) if image else None
         if found is None:
             if is_return:
@@ -273,7 +282,7 @@ class AddressBook:
             self._sites.clear()
             self._lines.clear()
             self._nameless.clear()
-            self._frames = {_NO_CODE: ()}
+            self._frames = dict(_ALWAYS)
         if not self._sites or sum(map(len, self._spaces.values())) > limit:
             self._spaces.clear()
         if len(self._kernel) > limit:

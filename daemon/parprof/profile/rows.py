@@ -193,7 +193,11 @@ class RowMaker:
     def _make_paths(self, stacks: StackTable, image: Image | None, number: int, epoch: int) -> LogicalPaths:
         def shape(stack: int) -> StackShape | None:
             raw = stacks.raw(stack)
-            return None if raw is not None and raw.python else self._book.shape(number, epoch, stack)
+            return (
+                None
+                if raw is not None and (raw.python or raw.is_own)
+                else self._book.shape(number, epoch, stack)
+            )
 
         agents = tuple(image.agents) if image else ()
         memory = self._memories.get(agents)

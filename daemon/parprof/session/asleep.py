@@ -21,6 +21,7 @@ from parprof.files.dso import Dso
 from parprof.files.proc_status import number_inside
 from parprof.kernel.scopes import ScopeState, wait_key
 from parprof.kernel.stacks import STACK_ENDS, RawStack, StackTable
+from parprof.languages import Instance
 from parprof.model import (
     AWAITS_DEADLOCK,
     AWAITS_LOCKED,
@@ -38,7 +39,7 @@ from parprof.process.polled import awaited
 from parprof.session.target import Target
 from parprof.symbols.kernel import KERNEL
 from parprof.unwind.table import UnwindTable
-from parprof.unwind.walking import walk
+from parprof.unwind.walking import CallerStep, walk
 from parprof.values import dataclass
 
 Tables = Callable[[Dso], UnwindTable | None]
@@ -166,9 +167,12 @@ class Sleepers:
         packed = struct.pack(f"<{len(kernel)}Q", *kernel)
         below = _put(RawStack(packed, _KERNEL_END, b"", 0, 0), stacks) if kernel else 0
         epoch = one.target.mapped.maps.epoch
-        user = _put(one.user, stacks, key.image if one.user.python else 0)
-        if one.user.python and (language := one.target.language) is not None:
-            language.resolve([(user, stacks.get(user).python)])  # which costs nothing if that was done before
+        user = _put(one.user, stacks, key.image if one.user.python or one.user.is_own else 0)
+        if (language := one.target.language) is not None:  # which costs nothing if that was done before
+            if one.user.python:
+                language.resolve([(user, stacks.get(user).python)])
+            if one.user.is_own:
+                language.resolve_words([(user, one.user.words)])
         return wait_key(key.state, key.image, key.tid, user, below, 0, epoch, awaits=one.awaits)
 
 
@@ -224,12 +228,13 @@ class _Remembered:
         return self._got[dso]
 
 
-def _rank(one: Asleep, user: int) -> tuple[bool, bool, bool, bool]:
-    """The lowest is who is waited for: not who waits for a thread itself, of all for its end, nor for something to do.
-    ``user``: its stack."""
+def _rank(one: Asleep, user: int) -> tuple[bool, bool, bool, bool, bool]:
+    """The lowest is who is waited for: not who serves the language, or waits for a thread itself, of all for its end,
+    nor for something to do. ``user``: its stack."""
     kind, language = one.kind, one.target.language
     awaits_end = one.awaits_end or (language is not None and language.awaits_end(user))
-    return awaits_end, kind.is_for_threads, kind.is_outside, one.tid != one.target.process.pid
+    is_servant = language is not None and language.is_servant(user)
+    return is_servant, awaits_end, kind.is_for_threads, kind.is_outside, one.tid != one.target.process.pid
 
 
 def _put(stack: RawStack, stacks: StackTable, image: int = 0) -> int:
@@ -254,13 +259,14 @@ def _look_at(target: Target, tid: int, tables: Tables) -> Asleep | None:
         kernel = tuple(_kernel_frames(folder)) or _kernel_place(folder, words[0])
         fd = os.open(f"/proc/{load_map.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            user = _walked(load_map, tables, int(words[-1], 16), int(words[-2], 16), fd)
+            language = target.language
+            user = _walked(load_map, tables, int(words[-1], 16), int(words[-2], 16), fd, language)
             awaits = awaited(target.process.pid, words, lambda address, size: os.pread(fd, size, address))
             holder = holder_of(words, lambda address, size: os.pread(fd, size, address))
         finally:
             os.close(fd)
         number = number_inside(Path(folder, "status").read_text(errors="replace")) or tid
-        if (language := target.language) is not None and language.is_open:
+        if language is not None and language.is_open:
             python, end = language.asleep(number)
             user = user._replace(python=python, python_end=end)
         if Path(folder, "syscall").read_text() == before:
@@ -298,8 +304,11 @@ def _kernel_place(folder: str, system_call: str) -> tuple[tuple[Frame, int], ...
     )
 
 
-def _walked(load_map: LoadMap, tables: Tables, pc: int, sp: int, memory: int) -> RawStack:
+def _walked(
+    load_map: LoadMap, tables: Tables, pc: int, sp: int, memory: int, language: Instance | None
+) -> RawStack:
     """``memory``: the file with its process's."""
+    is_own = False
 
     def rule_at(address: int) -> int | None:
         found = load_map.find(address)
@@ -314,6 +323,12 @@ def _walked(load_map: LoadMap, tables: Tables, pc: int, sp: int, memory: int) ->
             raise OSError(14, f"{address:#x} is not mapped")
         return int.from_bytes(data, "little")
 
-    walked = walk(pc, sp, rule_at, read_word)
+    def step(pc: int, sp: int, rbp: int | None) -> CallerStep | None:
+        nonlocal is_own
+        found = language.step(pc, sp, rbp, read_word) if language is not None else None
+        is_own = is_own or found is not None
+        return CallerStep(*found) if found is not None else None
+
+    walked = walk(pc, sp, rule_at, read_word, step)
     native = struct.pack(f"<{len(walked.addresses)}Q", *walked.addresses)
-    return RawStack(native, STACK_ENDS.index(walked.end), b"", 0, 0)
+    return RawStack(native, STACK_ENDS.index(walked.end), b"", 0, 0, is_own)

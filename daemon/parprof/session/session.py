@@ -337,6 +337,8 @@ class Session:
             if target.plan_due(time.monotonic()):
                 target.careful_plan()
                 break  # the maps of all others come first
+        for target in self._lives.living():
+            target.look_at_language()
         self._maps_due_s = min((target.due_s() for target in self._lives.living()), default=math.inf)
 
     def _settle(self, now: float) -> None:
@@ -513,6 +515,10 @@ class Session:
         for image, stacks in _by_image(fresh).items():
             if (language := self._language(image)) is not None:
                 language.resolve(stacks)
+        own = ((image, (digest, words)) for image, digest, words in self.kernel.own_stacks())
+        for image, native in _by_image(own).items():
+            if (language := self._language(image)) is not None:
+                language.resolve_words(native)
 
     def _language(self, image: int) -> Instance | None:
         target = self.targets.get(image)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from parprof.kernel.engine import BpfKernel
 from parprof.languages import Instance
 from parprof.languages.front_ends import FrontEnds
@@ -38,14 +40,21 @@ class Spoken:
 
     def notes(self) -> list[str]:
         """What the reader of results must know of it."""
-        return [self._unknown] if self._unknown and self.language is None else []
+        text = self._unknown if self.language is None else self.language.problem
+        return [text] if text else []
 
     def close(self) -> None:
         """The kernel looks for its functions no more."""
         if self.language is not None and self.language.is_open:
-            self._kernel.set_interpreter(self._pid, {})
+            self._kernel.set_interpreter(self._pid, {}, self.language.structure)
             self.language.close()
 
     def _speak(self, language: Instance) -> None:
         self.language = language
-        self._kernel.set_interpreter(self._pid, language.kernel_facts())
+        if facts := language.kernel_facts():
+            self._kernel.set_interpreter(self._pid, facts, language.structure)
+
+    def look_again(self) -> None:
+        """Tell the programs what was not known of it so far."""
+        if self.language is not None and time.monotonic() >= self.language.due_s:
+            self._speak(self.language)

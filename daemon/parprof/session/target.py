@@ -13,6 +13,7 @@ from dataclasses import field
 
 from parprof.errors import ParprofError, TargetError
 from parprof.facts.cores import CoresHeld
+from parprof.files.dso import ANONYMOUS, Dso
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import (
     FOLLOW_CHILDREN,
@@ -34,7 +35,7 @@ from parprof.probes.plan import (
 )
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.identity import Process, inspect, is_32_bit, open_pidfd
-from parprof.process.loadmap import Dso, DsoCache, LoadMap
+from parprof.process.loadmap import DsoCache, LoadMap
 from parprof.process.threads import guess_threads
 from parprof.runtimes import Agent
 from parprof.session.cores import AllowedCores, OwnCores, changes_of_n
@@ -67,6 +68,10 @@ def _some(names: list[str]) -> str:
     """
     left = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
+
+
+MADE_CODE = Dso(("label", ANONYMOUS), ANONYMOUS, problem="no file")
+"""Memory that a language has its code in, where the load map does not have it (yet)."""
 
 
 class FilesUnknown(Exception):
@@ -259,6 +264,10 @@ class Target:
         """Their names, for labels; ``none`` without one."""
         return self.plan.runtime
 
+    def look_at_language(self) -> None:
+        """Find out what its interpreter did not tell so far."""
+        self._spoken.look_again()
+
     def merge(self, user: int, stack: Stack) -> StackMerge | None:
         """What puts the frames of an interpreted language into a stack of that id; None if it has none."""
         return self.language.merge(user, stack) if self.language else None
@@ -358,9 +367,11 @@ class Target:
         return self._is_to_plan and now >= self._next_plan_s
 
     def due_s(self) -> float:
-        """When its load map is to be read or to be planned for; infinite: not before something happens."""
+        """When its load map is to be read or to be planned for, or its interpreter to be looked at; infinite: not
+        before something happens."""
         reading = self.mapped.next_reading_s if self.mapped.is_stale else math.inf
-        return min(reading, self._next_plan_s if self._is_to_plan else math.inf)
+        looking = self.language.due_s if self.language is not None else math.inf
+        return min(reading, looking, self._next_plan_s if self._is_to_plan else math.inf)
 
     def careful_plan(self) -> None:
         """Probe what has come with the load map; a failure is noted."""
@@ -493,7 +504,10 @@ class Target:
 
     def find(self, address: int, epoch: int) -> tuple[Dso, int] | None:
         """File and ELF address behind an address that was sampled in an epoch."""
-        return self.mapped.maps.find(address, epoch)
+        found = self.mapped.maps.find(address, epoch)
+        if found is None and self.language is not None and self.language.has_code(address):
+            return MADE_CODE, address
+        return found
 
     def is_gone(self) -> bool:
         """Whether the process has ended: all of its threads."""

@@ -17,6 +17,20 @@ _MAX_FRAME = 1 << 23
 """Bytes: a frame that seems larger is no frame."""
 
 
+class CallerStep(NamedTuple):
+    """From a frame to its caller's."""
+
+    word: int
+    """What stands for the frame: its address, or what a language has instead."""
+    pc: int
+    sp: int
+    rbp: int | None
+
+
+LanguageStep = Callable[[int, int, int | None], CallerStep | None]
+"""(pc, sp, rbp): from a frame in code that a language made; ``None``: it made none there. OSError as ``read_word``."""
+
+
 class Walked(NamedTuple):
     """Addresses, the leaf first: there it goes on after its system call; the others are return addresses."""
 
@@ -25,7 +39,13 @@ class Walked(NamedTuple):
     """How the walk ended: one of `parprof.kernel.stacks.STACK_ENDS`."""
 
 
-def walk(pc: int, sp: int, rule_at: Callable[[int], int | None], read_word: Callable[[int], int]) -> Walked:
+def walk(
+    pc: int,
+    sp: int,
+    rule_at: Callable[[int], int | None],
+    read_word: Callable[[int], int],
+    language: LanguageStep | None = None,
+) -> Walked:
     """From the leaf on.
 
     ``rule_at``: the packed rule at an address, ``None`` where there is no code or no table. ``read_word``: 8 bytes of
@@ -39,7 +59,16 @@ def walk(pc: int, sp: int, rule_at: Callable[[int], int | None], read_word: Call
             return Walked(tuple(addresses), "too_deep")
         packed = rule_at(pc - (len(addresses) > 1))
         if packed is None:
-            return Walked(tuple(addresses), "no_table")
+            try:
+                step = language(pc, sp, rbp) if language is not None else None
+            except OSError:
+                return Walked(tuple(addresses), "unreadable")
+            if step is None:
+                return Walked(tuple(addresses), "no_table")
+            if not 0 < step.sp - sp <= _MAX_FRAME:
+                return Walked(tuple(addresses), "bad_row")
+            addresses[-1], pc, sp, rbp = step
+            continue
         try:
             rule = unpack(packed)
         except ValueError:
