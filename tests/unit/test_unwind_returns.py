@@ -7,7 +7,7 @@ from bisect import bisect_right
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parprof.files.elf import ElfFile
@@ -171,6 +171,7 @@ def test_tables_have_what_is_not_described(tmp_path: Path) -> None:
 
 
 @settings(max_examples=300, deadline=None)
+@example(bytes.fromhex("70030000c2000050"))  # which ends in the midst of a function
 @given(st.binary(min_size=0, max_size=400))
 def test_any_bytes_make_rows_in_order(code: bytes) -> None:
     rows = rows_of(code, BASE)

@@ -159,6 +159,8 @@ def rows_of(code: bytes, vaddr: int, budget: StepsLeft | None = None) -> list[in
         nodes = _nodes(part)
         _follow(nodes)
         _add_rows(nodes, rows)
+        if rows[-2] >= part.end:  # behind an instruction of one byte, which nothing follows
+            del rows[-2:]
         if budget.points < 0 and rows[-1]:
             rows += (part.end, 0)
     return rows if any(rows[1::2]) else []
