@@ -117,7 +117,7 @@ class Metric:
     shown: Shown = Shown.EVERYWHERE
     whole: Whole = Whole.ITSELF
     optional: bool = True
-    """Columns, choices and series are only there where some value is not 0. False: always."""
+    """MetricColumns, choices and series are only there where some value is not 0. False: always."""
     fact: str = ""
     """A sentence at the head of a report, where ``{value}`` stands for the total; by default the meaning."""
     additive: bool = field(init=False)
@@ -472,7 +472,7 @@ def total(parts: Iterable[Metrics]) -> Metrics:
     return out
 
 
-class Columns:
+class MetricColumns:
     """The metrics of many rows, by metric: to sum up some of the rows takes a fraction of the time of `total`."""
 
     def __init__(self, rows: Sequence[Metrics]) -> None:

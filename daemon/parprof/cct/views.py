@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
 
 from parprof.cct.tree import CallingContextTree, LineMetrics, Procedure, Procedures, Way, hottest
-from parprof.metrics import Columns, Metric, Metrics, add_to, total
+from parprof.metrics import Metric, MetricColumns, Metrics, add_to, total
 from parprof.model import Frame, Path
 from parprof.values import dataclass
 
@@ -129,7 +129,7 @@ def flat_view(tree: CallingContextTree) -> dict[Procedure, FunctionTotals]:
             row.totals.exclusive.add(way.metrics)
             if row not in active:
                 row.totals.inclusive.add(way.metrics)
-    columns = Columns([way.metrics for way in tree.ways])
+    columns = MetricColumns([way.metrics for way in tree.ways])
     for row in rows.values():
         row.totals.calls = {line: columns.total(called) for line, called in row.calls.items() if called}
         row.totals.inclusive.add(total(row.totals.calls.values()))

@@ -33,7 +33,7 @@ _MAX_NAME = 1 << 12
 _BEGIN, _END = b"_text", b"_etext"
 
 
-class Function(NamedTuple):
+class KernelFunction(NamedTuple):
     """A function of the image; addresses are the kernel's."""
 
     start: int
@@ -66,7 +66,7 @@ class KernelImage:
         self._is_kept = True
         """As far as we know."""
 
-    def find(self, addresses: Iterable[int]) -> Iterator[Function]:
+    def find(self, addresses: Iterable[int]) -> Iterator[KernelFunction]:
         """The functions around these addresses, as far as they are in the image and it was kept."""
         fd = self._disk.open(self._name) if self._name else None
         self._is_kept = fd is not None
@@ -82,7 +82,7 @@ class KernelImage:
                 at = bisect_right(index.offsets, offset) - 1
                 if at >= 0 and offset < index.size:
                     last = at + 1 == len(index.offsets)
-                    yield Function(
+                    yield KernelFunction(
                         begin + index.offsets[at],
                         begin + (index.size if last else index.offsets[at + 1]),
                         _read_name(fd, index, at),
