@@ -24,8 +24,11 @@ _PHASE_SECONDS = 0.002
 class Drains:
     """Empties the table of counts; what has no stack yet waits for it."""
 
-    def __init__(self, loaded: LoadedObject, settings: Settings, stacks: StackTable) -> None:
-        """``stacks``: those that have come so far."""
+    def __init__(
+        self, loaded: LoadedObject, settings: Settings, stacks: StackTable, calls_seconds: float = 0.0
+    ) -> None:
+        """``stacks``: those that have come so far. ``calls_seconds``: look no more often than so for what is new in
+        samples' stacks, which takes as long as all the rest: nobody waits for that before the end."""
         self._sent_stacks = loaded.maps["sent_stacks"]
         self._settings = settings
         self._stacks = stacks
@@ -37,6 +40,9 @@ class Drains:
         self._more: ByTime = {}
         self._counts = CountTable(loaded, self._is_known, self._note_fresh)
         self._activations = Activations(stacks)
+        self._calls_seconds = calls_seconds
+        self._calls_at_s = time.monotonic()
+        """When that was looked for last."""
 
     def slice_time(self, begin_ns: int, length_ns: int) -> None:
         """See `BpfKernel.slice_time`."""
@@ -71,14 +77,21 @@ class Drains:
             add_facts(ready.setdefault(at_ns, {}), facts)
         self._more = {}
         ready = weigh(ready)
+        if time.monotonic() >= self._calls_at_s + self._calls_seconds:
+            self._add_calls(ready)
+        return ready
+
+    def _add_calls(self, ready: ByTime) -> None:
+        self._calls_at_s = time.monotonic()
         for at_ns, facts in self._activations.ready(self._number).items():
             self._stacks.touch((key.user for key in facts), self._number)
             ready.setdefault(at_ns, {}).update(facts)
-        return ready
 
-    def rest(self) -> ByTime:
-        """Facts whose stack never arrived, without it."""
-        return self._counts.rest()
+    def rest(self, weigh: Callable[[ByTime], ByTime]) -> ByTime:
+        """At the end: facts whose stack never arrived, without it; and what nobody looked for yet of new frames."""
+        rest = weigh(self._counts.rest())
+        self._add_calls(rest)
+        return rest
 
     def trim_stacks(self, drains: int, limit: int) -> int:
         """See `BpfKernel.trim_stacks`."""

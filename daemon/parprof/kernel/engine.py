@@ -49,6 +49,8 @@ _NO_GENERATION = 0xFFFF
 """Of a thread of which nobody knows whether it sleeps: that of its process, once it has shown itself."""
 
 
+_CALLS_SECONDS = 1.0
+"""How often it is looked for what is new in samples' stacks, beside a program that is recorded."""
 _DEAR_PROGRAMS = ("on_switch", "on_unwind", "on_sample")
 """What takes the verifier longest, of what is always loaded."""
 
@@ -130,7 +132,8 @@ class BpfKernel(Closing):
         self._lives = Tracepoints(self._object, LIVES)
         definition = self._object.definitions["counters"]
         self._counters = Counters(self._object.maps["counters"], definition["max_entries"])
-        self._drains = Drains(self._object, self._settings, self.stacks)
+        calls_seconds = 0.0 if system_wide else _CALLS_SECONDS  # attachments to the daemon want them in time
+        self._drains = Drains(self._object, self._settings, self.stacks, calls_seconds)
         self.file_tables = FileTables(self._object.maps["file_tables"])
         self.scopes = Scopes(self._object)
         self.plain_programs = PlainPrograms(self._object.maps["plain_programs"])
@@ -559,7 +562,7 @@ class BpfKernel(Closing):
 
     def unresolved(self) -> ByTime:
         """Facts whose stack never arrived, given out without it at the end of a session; as `drain_by_time`."""
-        return self.breaker.glimpses.weigh(self._drains.rest())
+        return self._drains.rest(self.breaker.glimpses.weigh)
 
     def lost(self) -> dict[str, int]:
         """Losses so far, by reason; reasons with none are left out."""

@@ -48,7 +48,7 @@ from parprof.values import dataclass
 _CHECK_SECONDS = 5.0
 """How often at least the costs are measured, and losses looked at."""
 _MANY = 8
-_FIRST_DRAIN_SECONDS, _DRAIN_SHARE = 0.05, 0.25
+_FIRST_DRAIN_SECONDS, _DRAIN_SHARE = 0.05, 0.5
 """A young measurement is drained sooner than at its pace, each time that its age has grown by so much: what is found
 out from samples, such as where threads spin, counts most in short ones."""
 _SETTLED_SECONDS = 0.2
