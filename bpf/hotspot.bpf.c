@@ -124,7 +124,8 @@ static __always_inline void record_method(struct walk *w, struct jvm *vm)
 static __always_inline u32 step_interpreted(struct walk *w)
 {
 	u64 bp = w->bp, sender;
-	struct jvm *vm = jvms.lookup(&w->tgid);
+	u32 tgid = w->tgid;	/* on our stack: Linux 6.1 takes no key from a shared function's argument */
+	struct jvm *vm = jvms.lookup(&tgid);
 
 	if (!vm || bp < w->sp || bp - w->sp > STACK_SPAN || bp & 7)
 		return END_BAD_ROW;
