@@ -163,6 +163,16 @@ Path = tuple[Frame, ...]
 """A call path, root first."""
 
 
+class CallerStep(NamedTuple):
+    """From a frame to its caller's."""
+
+    word: int
+    """What stands for the frame: its address, or what a language has instead."""
+    pc: int
+    sp: int
+    rbp: int | None
+
+
 class Origin(NamedTuple):
     """Whom samples belong to: with the call paths, what they are counted under."""
 

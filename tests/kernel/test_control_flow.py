@@ -111,7 +111,7 @@ def test_we_know_where_our_programs_are() -> None:
             starts = [start for start, _ in places]
             assert len(starts) > 1 and set(starts) <= set(listed)
             assert all(0 < size < 1 << 20 for _, size in places)
-            program, offset = loaded.own_code.find(starts[1] + 5) or (Frame("none"), 0)
+            program, offset = loaded.our_code.find(starts[1] + 5) or (Frame("none"), 0)
             assert offset == 5 and program.name == f"bpf_prog_{tag}_{name}" and is_handler(program.name)
             assert f"{starts[0]:016x} t {program.name}\t[bpf]" in KALLSYMS.read_text()
     finally:

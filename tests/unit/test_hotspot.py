@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parprof.kernel.stacks import INTERRUPTED, MAX_BYTECODES, METHOD, METHOD_BITS, Stack, StackTable
-from parprof.languages import FrameStep
 from parprof.languages.front_ends import replayed
 from parprof.languages.hotspot.client import Asked, JvmReader
 from parprof.languages.hotspot.instance import HotSpotInstance, as_saved, from_saved
@@ -26,7 +25,7 @@ from parprof.languages.hotspot.memory import JvmMemory, Unreadable
 from parprof.languages.hotspot.numbers import CompressedNumbers, JavaLines
 from parprof.languages.hotspot.stepping import step
 from parprof.languages.hotspot.worker import HotSpotWorker, Jvm
-from parprof.model import Frame
+from parprof.model import CallerStep, Frame
 
 RECORDINGS = sorted((Path(__file__).resolve().parents[1] / "recordings").glob("jvm-*.bytes"))
 ROOTS = ["Phases.roots", "Phases.java", 19, 18]
@@ -322,7 +321,7 @@ FACTS_OF_STEPS: dict[str, int | tuple[int, ...]] = {
 SP, RBP = 0x50000, 0x50100
 
 
-def stepped(pc: int, rbp: int | None, words: Mapping[int, int]) -> FrameStep | None:
+def stepped(pc: int, rbp: int | None, words: Mapping[int, int]) -> CallerStep | None:
     def read_word(address: int) -> int:
         if address not in words:
             raise OSError(14, f"{address:#x}")
@@ -341,7 +340,7 @@ def test_a_step_from_compiled_code() -> None:
         SP + 40: 0x1234,
         SP + 32: RBP,
     }
-    assert stepped(HEAP + (0x50 << 7) + 9, None, words) == FrameStep(
+    assert stepped(HEAP + (0x50 << 7) + 9, None, words) == CallerStep(
         HEAP + (0x50 << 7) + 9, 0x1234, SP + 48, RBP
     )
     assert stepped(0xF000, None, {}) is None
@@ -353,7 +352,7 @@ def test_a_step_from_compiled_code() -> None:
 def test_a_step_from_no_block(back: int) -> None:
     words = {SEGMENTS + at: back for at in range(16)} | {RBP: 7, RBP + 8: 0x1234}
     assert stepped(HEAP + (2 << 7) + 1, None, words) is None
-    assert stepped(HEAP + (2 << 7) + 1, RBP, words) == FrameStep(HEAP + (2 << 7) + 1, 0x1234, RBP + 16, 7)
+    assert stepped(HEAP + (2 << 7) + 1, RBP, words) == CallerStep(HEAP + (2 << 7) + 1, 0x1234, RBP + 16, 7)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +367,7 @@ def test_a_step_from_the_interpreter(bytecode: int, sender: int, place: int, sp:
     frame = {RBP - 64: bytecode, RBP - 24: METHOD_AT, RBP - 8: sender, RBP: 7, RBP + 8: 0x1234}
     words = frame | {METHOD_AT + 8: CONST}
     word = INTERRUPTED | METHOD | place << METHOD_BITS | METHOD_AT
-    assert stepped(INTERPRETER + 3, RBP, words) == FrameStep(word, 0x1234, sp, 7)
+    assert stepped(INTERPRETER + 3, RBP, words) == CallerStep(word, 0x1234, sp, 7)
     assert stepped(INTERPRETER + 3, None, words) is None and stepped(INTERPRETER + 3, SP - 8, words) is None
     no_method = stepped(INTERPRETER + 3, RBP, frame | {RBP - 24: METHOD_AT + 1})
     assert no_method is not None and no_method.word == INTERPRETER + 3

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parprof.kernel import stacks
-from parprof.kernel.own_code import OwnCode
+from parprof.kernel.our_code import OurCode
 from parprof.kernel.stacks import RECORD_CONTEXT, STACK_ENDS, STAND_IN_BITS, Context, StackTable
 from parprof.logical import LogicalPaths
 from parprof.logical.ourselves import is_handler
@@ -226,7 +226,7 @@ def _whole(table: StackTable) -> set[int]:
 
 def test_our_programs_need_no_address() -> None:
     """A name stands for where they are, so that nobody has to look through all of the kernel's names for it."""
-    own = OwnCode()
+    own = OurCode()
     program = Frame("bpf_prog_0123456789abcdef_on_switch", module="[bpf]")
     own.add_places(program, [(0, 4096), (0xFFFFFFFFC0001000, 0x800), (0xFFFFFFFFC0003000, 0x20)])
     table = StackTable(own)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from parprof.model import CallerStep
 from parprof.unwind.rows import RuleType, pack
-from parprof.unwind.walking import MAX_DEPTH, CallerStep, Walked, walk
+from parprof.unwind.walking import MAX_DEPTH, Walked, walk
 
 LEAF, CALLER, MAIN, START = 0x1000, 0x2000, 0x3000, 0x4000
 STACK = 0x7000

@@ -27,8 +27,8 @@ _ENOENT, _E2BIG, _ENOSPC = 2, 7, 28
 _DISTURBED_TRIES = 8
 """A debugger's stops, which no thread can hold off, may disturb so often."""
 _FUNCTION_PLACE_BYTES = 8
-_INFO_BYTES = 232
-"""Of a struct bpf_prog_info, as far as it is read here."""
+_INFO_BYTES, _INFO_FUNCTIONS = 232, 104
+"""Of a struct bpf_prog_info, as far as it is read here; and where it tells of the program's functions."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -316,21 +316,17 @@ def enable_stats() -> int:
 
 def program_run_stats(fd: int) -> tuple[int, int]:
     """(nanoseconds, runs) of a program while statistics were enabled."""
-    info = ctypes.create_string_buffer(_INFO_BYTES)
-    _bpf(OBJ_GET_INFO_BY_FD, struct.pack("<IIQ", fd, len(info), _address(info)))
-    nanoseconds, runs = struct.unpack_from("<QQ", info.raw, 192)
+    nanoseconds, runs = struct.unpack_from("<QQ", _program_info(fd), 192)
     return int(nanoseconds), int(runs)
 
 
 def program_code(fd: int) -> tuple[str, list[tuple[int, int]]]:
     """A program's tag, and where each of its functions lies in the kernel: address (0: not told) and bytes."""
-    info = ctypes.create_string_buffer(_INFO_BYTES)
-    _bpf(OBJ_GET_INFO_BY_FD, struct.pack("<IIQ", fd, len(info), _address(info)))
-    tag, count = info.raw[8:16].hex(), struct.unpack_from("<I", info.raw, 104)[0]
+    info = _program_info(fd)
+    tag, count = info[8:16].hex(), struct.unpack_from("<I", info, _INFO_FUNCTIONS)[0]
     starts, sizes = ctypes.create_string_buffer(8 * count), ctypes.create_string_buffer(4 * count)
-    info = ctypes.create_string_buffer(_INFO_BYTES)
-    struct.pack_into("<IIQQ", info, 104, count, count, _address(starts), _address(sizes))
-    _bpf(OBJ_GET_INFO_BY_FD, struct.pack("<IIQ", fd, len(info), _address(info)))
+    asked = struct.pack("<IIQQ", count, count, _address(starts), _address(sizes))
+    _program_info(fd, b"\0" * _INFO_FUNCTIONS + asked)
     return tag, list(
         zip(struct.unpack(f"<{count}Q", starts.raw), struct.unpack(f"<{count}I", sizes.raw), strict=True)
     )
@@ -338,9 +334,14 @@ def program_code(fd: int) -> tuple[str, list[tuple[int, int]]]:
 
 def verified_instructions(fd: int) -> int:
     """How many instructions the verifier went through for a program; 0: this kernel (before 5.16) does not tell."""
-    info = ctypes.create_string_buffer(_INFO_BYTES)
+    return int(struct.unpack_from("<I", _program_info(fd), 216)[0])
+
+
+def _program_info(fd: int, asked: bytes = b"") -> bytes:
+    """What the kernel says of a program, a struct bpf_prog_info. ``asked``: how that begins where more is wanted."""
+    info = ctypes.create_string_buffer(asked, _INFO_BYTES)
     _bpf(OBJ_GET_INFO_BY_FD, struct.pack("<IIQ", fd, len(info), _address(info)))
-    return int(struct.unpack_from("<I", info.raw, 216)[0])
+    return info.raw
 
 
 def perf_event_open(attributes: bytes, pid: int, cpu: int) -> int:

@@ -47,8 +47,6 @@ _DENIED = 2
 _FULL = (errno.E2BIG, errno.ENOMEM, errno.ENOSPC)
 _NO_GENERATION = 0xFFFF
 """Of a thread of which nobody knows whether it sleeps: that of its process, once it has shown itself."""
-
-
 _CALLS_SECONDS = 1.0
 """How often it is looked for what is new in samples' stacks, beside a program that is recorded."""
 _DEAR_PROGRAMS = ("on_switch", "on_unwind", "on_sample")
@@ -108,7 +106,7 @@ class BpfKernel(Closing):
         if traced:
             more["trace"] = trace_ring_bytes(possible_cpus())
         self._object = load_object({**map_sizes(possible_cpus(), rate), **fewer, **more, **(sizes or {})})
-        self.stacks = StackTable(self._object.own_code)
+        self.stacks = StackTable(self._object.our_code)
         """The stacks behind the ids in facts, and the contexts."""
         self.prober = Prober(self._object)
         self.prober.prepare()  # beside what follows

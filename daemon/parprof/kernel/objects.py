@@ -25,7 +25,7 @@ from parprof.kernel import bpf
 from parprof.kernel.compiler import OBJECT_HEADERS, OBJECT_PARTS, cpu_bound, pid_namespace, source_directory
 from parprof.kernel.layout import check_size, make_structure
 from parprof.kernel.linking import function_places, function_types
-from parprof.kernel.own_code import OwnCode
+from parprof.kernel.our_code import OurCode
 from parprof.kernel.refusals import bpf_not_permitted, program_refused
 
 _COMPILE_SECONDS = 120
@@ -153,7 +153,7 @@ class LoadedObject:
         """Of each program, held while it is loaded: another thread may be about to want it. Different ones are loaded
         at once: the verifier takes most of the time, and runs without the interpreter's lock."""
         self._closed = False
-        self.own_code = OwnCode()
+        self.our_code = OurCode()
         """Where the programs that were loaded lie in the kernel."""
         self._edge_arrays: dict[int, int] = {}
         self._interpreters = self._waits = self._compares = False
@@ -217,7 +217,7 @@ class LoadedObject:
             permitted = not isinstance(error.__cause__, PermissionError)
             raise program_refused(error, permitted=permitted) from error
         self._loaded[name, expected_attach_type] = fd
-        self.own_code.add(name, fd)
+        self.our_code.add(name, fd)
         return fd
 
     def _functions(self, functions: Sequence[tuple[str, int]]) -> bpf.Functions | None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from parprof.kernel.file_tables import FoundMapping
-from parprof.kernel.own_code import OwnCode
+from parprof.kernel.our_code import OurCode
 from parprof.model import Frame
 from parprof.values import dataclass
 
@@ -136,9 +136,9 @@ class RawStack(NamedTuple):
 class StackTable:
     """All stacks of a session by their hash. Few are ever asked for twice, so they are kept as bytes."""
 
-    def __init__(self, own_code: OwnCode | None = None) -> None:
-        """``own_code``: our programs in the kernel, whose addresses nobody has to look for."""
-        self._own_code = own_code
+    def __init__(self, our_code: OurCode | None = None) -> None:
+        """``our_code``: our programs in the kernel, whose addresses nobody has to look for."""
+        self._our_code = our_code
         self._records: dict[int, RawStack] = {}
         self._fresh: list[tuple[int, int]] = []
         self._own: list[tuple[int, int]] = []
@@ -181,8 +181,8 @@ class StackTable:
             middle = _HEADER.size + 8 * depth
             python = raw[middle : middle + 16 * python_depth]
             native = raw[_HEADER.size : middle]
-            if end >= len(STACK_ENDS) and self._own_code is not None:
-                native = self._without_own(native, self._own_code)
+            if end >= len(STACK_ENDS) and self._our_code is not None:
+                native = self._without_ours(native, self._our_code)
             is_own = bool(image) and not python_depth
             self._records[digest] = RawStack(native, end, python, python_end, cut, is_own)
             self._leaving.discard(digest)
@@ -191,10 +191,10 @@ class StackTable:
             elif is_own:
                 self._own.append((image, digest))
 
-    def _without_own(self, native: bytes, own_code: OwnCode) -> bytes:
+    def _without_ours(self, native: bytes, our_code: OurCode) -> bytes:
         """A kernel stack in which names stand for addresses in our programs."""
         words = list(struct.unpack(f"<{len(native) // 8}Q", native))
-        found = {at: own for at, word in enumerate(words) if (own := own_code.find(word)) is not None}
+        found = {at: own for at, word in enumerate(words) if (own := our_code.find(word)) is not None}
         for at, (program, offset) in found.items():
             if stand_in := self.stand_in(program):
                 words[at] = stand_in + offset

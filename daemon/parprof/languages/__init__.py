@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
-from parprof.model import Frame, StackMerge
+from parprof.model import CallerStep, Frame, StackMerge
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.resources import Closing
 from parprof.values import dataclass
@@ -89,15 +89,6 @@ class Data(ABC):
         """The interpreter of a process, which maps the file."""
 
 
-class FrameStep(NamedTuple):
-    """As `parprof.unwind.walking.CallerStep`."""
-
-    word: int
-    pc: int
-    sp: int
-    rbp: int | None
-
-
 class Instance(Closing):
     """The interpreter of one process image. Closed when the process is watched no more; what it found stays."""
 
@@ -144,7 +135,7 @@ class Instance(Closing):
         ``tid``: as in the process's own PID namespace.
         """
 
-    def step(self, pc: int, sp: int, rbp: int | None, read_word: Callable[[int], int]) -> FrameStep | None:
+    def step(self, pc: int, sp: int, rbp: int | None, read_word: Callable[[int], int]) -> CallerStep | None:
         """From a frame in code that the language made to its caller's; None: it made none there.
 
         ``read_word`` raises OSError where nothing is.

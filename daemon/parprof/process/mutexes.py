@@ -8,10 +8,9 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from parprof.process.futex_waits import futex_wait
 from parprof.values import dataclass
 
-_FUTEX = "202"
-_OPERATION, _WAITS = 127, (0, 9)
 _WAITED_FOR = 2
 """The word's value while threads sleep for the mutex."""
 _MUTEX = struct.Struct("<IIiIi")
@@ -27,14 +26,12 @@ def holder_of(words: Sequence[str], read: Callable[[int, int], bytes]) -> int:
 
     ``words``: of ``/proc/PID/task/TID/syscall``. ``read``: the process's memory, by address and size.
     """
-    if len(words) < 4 or words[0] != _FUTEX:
-        return 0
-    address, operation, value = (int(word, 16) for word in words[1:4])
-    if operation & _OPERATION not in _WAITS or value & 0xFFFFFFFF != _WAITED_FOR:
+    wait = futex_wait(words)
+    if wait is None or wait.value != _WAITED_FOR:
         return 0
     data = b""
     with suppress(OSError):
-        data = read(address, _MUTEX.size)
+        data = read(wait.address, _MUTEX.size)
     if len(data) < _MUTEX.size:
         return 0
     word, _, owner, users, kind = _MUTEX.unpack(data)

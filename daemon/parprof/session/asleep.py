@@ -26,6 +26,7 @@ from parprof.model import (
     AWAITS_DEADLOCK,
     AWAITS_LOCKED,
     AWAITS_UNKNOWN,
+    CallerStep,
     Count,
     Facts,
     Frame,
@@ -33,13 +34,14 @@ from parprof.model import (
     ThreadState,
     add_facts,
 )
+from parprof.process.futex_waits import futex_wait
 from parprof.process.loadmap import LoadMap
 from parprof.process.mutexes import follow, holder_of
 from parprof.process.polled import awaited
 from parprof.session.target import Target
 from parprof.symbols.kernel import KERNEL
 from parprof.unwind.table import UnwindTable
-from parprof.unwind.walking import CallerStep, walk
+from parprof.unwind.walking import walk
 from parprof.values import dataclass
 
 Tables = Callable[[Dso], UnwindTable | None]
@@ -48,8 +50,6 @@ Tables = Callable[[Dso], UnwindTable | None]
 _MOST = 64
 """Threads that are looked at: each takes some 0.1 ms."""
 _KERNEL_FRAME = re.compile(r"\[<[0-9a-f]*>\] ([\w.]+)\+(0x[0-9a-f]+)/0x[0-9a-f]+(?: (\[\w+\]))?")
-_FUTEX = "202"
-_FUTEX_PRIVATE, _FUTEX_OPERATION, _FUTEX_WAITS = 128, 127, (0, 9)
 _KERNEL_END = len(STACK_ENDS)
 _NO_TABLE = STACK_ENDS.index("no_table")
 _SOMEWHERE = 1
@@ -277,11 +277,10 @@ def _look_at(target: Target, tid: int, tables: Tables) -> Asleep | None:
 def _awaits_end(folder: str, words: list[str]) -> bool:
     """Whether a system call is glibc's wait for the end of a thread: until the word that has its number is cleared, by
     the kernel, which tells all processes that share it."""
-    if words[0] != _FUTEX or len(words) < 4:
+    wait = futex_wait(words)
+    if wait is None or wait.is_private or not wait.value:
         return False
-    operation, value = int(words[2], 16), int(words[3], 16)
-    is_wait = operation & _FUTEX_OPERATION in _FUTEX_WAITS and not operation & _FUTEX_PRIVATE
-    return is_wait and value > 0 and os.path.exists(f"{os.path.dirname(folder)}/{value & 0xFFFFFFFF}")
+    return os.path.exists(f"{os.path.dirname(folder)}/{wait.value}")
 
 
 def _kernel_frames(folder: str) -> Iterable[tuple[Frame, int]]:
@@ -327,7 +326,7 @@ def _walked(
         nonlocal is_own
         found = language.step(pc, sp, rbp, read_word) if language is not None else None
         is_own = is_own or found is not None
-        return CallerStep(*found) if found is not None else None
+        return found
 
     walked = walk(pc, sp, rule_at, read_word, step)
     native = struct.pack(f"<{len(walked.addresses)}Q", *walked.addresses)

@@ -10,21 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from parprof.model import CallerStep
 from parprof.unwind.rows import Rule, RuleType, unpack
 
 MAX_DEPTH = 128
 _MAX_FRAME = 1 << 23
 """Bytes: a frame that seems larger is no frame."""
-
-
-class CallerStep(NamedTuple):
-    """From a frame to its caller's."""
-
-    word: int
-    """What stands for the frame: its address, or what a language has instead."""
-    pc: int
-    sp: int
-    rbp: int | None
 
 
 LanguageStep = Callable[[int, int, int | None], CallerStep | None]

@@ -11,12 +11,12 @@ from contextlib import suppress
 
 from parprof.files.dso import ANONYMOUS
 from parprof.kernel.stacks import INTERRUPTED, METHOD, CodeAt, SentCode, Stack
-from parprof.languages import FrameOrMark, FrameStep, Instance, SavedLanguage
+from parprof.languages import FrameOrMark, Instance, SavedLanguage
 from parprof.languages.hotspot.client import Asked, JvmReader
 from parprof.languages.hotspot.code import INTERPRETER
 from parprof.languages.hotspot.methods import JavaRow
 from parprof.languages.hotspot.stepping import step
-from parprof.model import Frame, Frames, StackMerge, StackRow
+from parprof.model import CallerStep, Frame, Frames, StackMerge, StackRow
 
 SAVED_AS = "[hotspot]"
 """In place of the name of a file that is the interpreter."""
@@ -136,7 +136,7 @@ class HotSpotInstance(Instance):
         """There are no frames beside the native ones."""
         return b"", 3
 
-    def step(self, pc: int, sp: int, rbp: int | None, read_word: Callable[[int], int]) -> FrameStep | None:
+    def step(self, pc: int, sp: int, rbp: int | None, read_word: Callable[[int], int]) -> CallerStep | None:
         """From a frame in code that HotSpot made to its caller's."""
         return step(self._facts, pc, sp, rbp, read_word) if self._facts else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from parprof.kernel.stacks import INTERRUPTED, MAX_BYTECODES, METHOD, METHOD_BITS
-from parprof.languages import FrameStep
+from parprof.model import CallerStep
 
 _HOPS, _FREE = 16, 0xFF
 _MOST_WORDS = 1 << 14
@@ -21,7 +21,7 @@ JvmFacts = Mapping[str, int | tuple[int, ...]]
 
 def step(
     facts: JvmFacts, pc: int, sp: int, rbp: int | None, read_word: Callable[[int], int]
-) -> FrameStep | None:
+) -> CallerStep | None:
     """From a frame to its caller's; None if that cannot be found.
 
     ``facts``: as `parprof.languages.hotspot.layout.FACTS`. Raises OSError as ``read_word`` does.
@@ -33,15 +33,15 @@ def step(
         return None
     if words:
         cfa = sp + 8 * words
-        return FrameStep(pc, read_word(cfa - 8), cfa, read_word(cfa - 16))
+        return CallerStep(pc, read_word(cfa - 8), cfa, read_word(cfa - 16))
     if rbp is None or not sp <= rbp < sp + _STACK:  # a stub: most of them keep a frame pointer
         return None
-    return FrameStep(pc, read_word(rbp + 8), rbp + 16, read_word(rbp))
+    return CallerStep(pc, read_word(rbp + 8), rbp + 16, read_word(rbp))
 
 
 def _interpreted(
     facts: JvmFacts, pc: int, sp: int, rbp: int | None, read_word: Callable[[int], int]
-) -> FrameStep | None:
+) -> CallerStep | None:
     if rbp is None or not sp <= rbp < sp + _STACK:
         return None
     method, bytecode, sender = (read_word(rbp + at) for at in (_METHOD, _BYTECODE, _SENDER))
@@ -51,7 +51,7 @@ def _interpreted(
         place = place if 0 <= place < MAX_BYTECODES else MAX_BYTECODES
         word = INTERRUPTED | METHOD | place << METHOD_BITS | method
     is_sender = not sender & 7 and rbp + 16 <= sender < rbp + _STACK
-    return FrameStep(word, read_word(rbp + 8), sender if is_sender else rbp + 16, read_word(rbp))
+    return CallerStep(word, read_word(rbp + 8), sender if is_sender else rbp + 16, read_word(rbp))
 
 
 def _frame_words(facts: JvmFacts, address: int, read_word: Callable[[int], int]) -> int | None:

@@ -21,7 +21,7 @@ class _Extent(NamedTuple):
     program: Frame
 
 
-class OwnCode:
+class OurCode:
     """The machine code of the programs that were loaded."""
 
     def __init__(self) -> None:
