@@ -13,6 +13,13 @@ from itertools import dropwhile, islice, takewhile
 
 from parprof.model import AWAITS_ANSWER, AWAITS_DEADLOCK, AWAITS_GIL, AWAITS_LOCKED, AWAITS_PIPE, AWAITS_TIME
 
+_FRAME = "[waits: "
+
+
+def is_wait(name: str) -> bool:
+    """Whether a frame of that name stands for a wait: see `WaitKind.frame_name`."""
+    return name.startswith(_FRAME)
+
 
 class WaitKind(Enum):
     """What is waited for: the word that reports use."""
@@ -64,6 +71,11 @@ class WaitKind(Enum):
             WaitKind.THREAD,
             WaitKind.DEADLOCK,
         )
+
+    @property
+    def frame_name(self) -> str:
+        """Of the frame at the end of the call paths of threads that wait so."""
+        return f"{_FRAME}{self.value}]"
 
     @property
     def is_first(self) -> bool:

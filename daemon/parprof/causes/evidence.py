@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
+from parprof.attribution.waiting import is_wait
 from parprof.causes.barriers import is_barrier
 from parprof.causes.company import Company, runs_routines
 from parprof.causes.gil import NOTHING, Beside, beside
@@ -299,7 +300,7 @@ def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleR
         origin = sample.origin
         thread = origin.pid, origin.tid, origin.thread
         innermost = _team_wait(sample) or route.innermost
-        if sample.path and sample.path[-1].name.startswith("[waits: ") and innermost != sample.path[-1].name:
+        if sample.path and is_wait(sample.path[-1].name) and innermost != sample.path[-1].name:
             innermost = f"{innermost} {sample.path[-1].name}"
         runtime = f"{origin.overhead}:{innermost}" if innermost else ""
         label = threads.setdefault(thread, thread)
@@ -328,7 +329,7 @@ def _team_wait(sample: PathSample) -> str:
     """
     if not sample.metrics.stall_ns:
         return ""
-    called = (frame.name for frame in reversed(sample.path) if not frame.name.startswith("[waits: "))
+    called = (frame.name for frame in reversed(sample.path) if not is_wait(frame.name))
     innermost = next(called, "")
     return innermost if is_barrier(innermost) else ""
 

@@ -18,20 +18,18 @@ from parprof.causes.tickers import thread_of, tickers
 from parprof.metrics import OUTSIDE, STALL, WAIT
 from parprof.model import PathSample
 
-_FOR_MORE = frozenset(
-    f"[waits: {kind.value}]" for kind in (WaitKind.CONDITION, WaitKind.THREAD, WaitKind.BARRIER)
-)
+_FOR_MORE = frozenset(kind.frame_name for kind in (WaitKind.CONDITION, WaitKind.THREAD, WaitKind.BARRIER))
 """Who waits so waits for something to come from a thread. A lock is held by one that may never let it go."""
 _TIMED = re.compile(r"timed|clockwait")
 """Who waits so may wake up by itself."""
 _FOR_SIGNALS = re.compile(r"(?:\w*_)?(?:sig(?:timed)?wait|sigsuspend|pause\Z|signalfd)")
 """Programs that serve nobody have threads that wait for signals, too."""
-_FOR_PIPE = f"[waits: {WaitKind.PIPE.value}]"
-_BY_THEMSELVES = BY_ITSELF - {_FOR_PIPE, f"[waits: {WaitKind.CHILD.value}]"}
+_FOR_PIPE = WaitKind.PIPE.frame_name
+_BY_THEMSELVES = BY_ITSELF - {_FOR_PIPE, WaitKind.CHILD.frame_name}
 """Of other processes: these wait for each other."""
 _WORTH_A_LOOK = 0.01
 """Of all stall: of less it is not asked, for there may be thousands of processes."""
-_FOR_REQUESTS = f"[waits: {WaitKind.REQUESTS.value}]"
+_FOR_REQUESTS = WaitKind.REQUESTS.frame_name
 
 
 def tell_nothing_to_do(rows: Iterable[PathSample], cores: float) -> None:

@@ -13,18 +13,16 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
-from parprof.attribution.waiting import WaitKind
+from parprof.attribution.waiting import WaitKind, is_wait
 from parprof.causes.ownership import Owner, Ownership, is_nameless_code, is_of_stripped
 from parprof.causes.tickers import ThreadId, thread_of, tickers
 from parprof.metrics import STALL, WAIT
 from parprof.model import SEVERAL_THREADS, Path, PathSample
 from parprof.values import dataclass
 
-_FOR_THREADS = frozenset(
-    f"[waits: {kind.value}]" for kind in WaitKind if kind.is_for_threads and not kind.is_first
-)
+_FOR_THREADS = frozenset(kind.frame_name for kind in WaitKind if kind.is_for_threads and not kind.is_first)
 BY_ITSELF = frozenset(
-    f"[waits: {kind.value}]"
+    kind.frame_name
     for kind in (
         WaitKind.SLEEP,
         WaitKind.FILE,
@@ -35,15 +33,15 @@ BY_ITSELF = frozenset(
     )
 )
 """Who waits so may be the one that the others wait for."""
-_FOR_CHILD = f"[waits: {WaitKind.CHILD.value}]"
-_FOR_TIME = f"[waits: {WaitKind.SLEEP.value}]"
-_FOR_LOCK = f"[waits: {WaitKind.LOCK.value}]"
+_FOR_CHILD = WaitKind.CHILD.frame_name
+_FOR_TIME = WaitKind.SLEEP.frame_name
+_FOR_LOCK = WaitKind.LOCK.frame_name
 _HANGS = 0.5
 """Of the time in which nobody worked: HotSpot's threads look at their lock again, at least once a second, and where one
 slept before the first time is not known."""
-_FOR_PROCESSES = frozenset(f"[waits: {kind.value}]" for kind in (WaitKind.PIPE, WaitKind.NETWORK))
+_FOR_PROCESSES = frozenset(kind.frame_name for kind in (WaitKind.PIPE, WaitKind.NETWORK))
 """By which processes of a job wait for each other, too."""
-_FOR_OTHER_PROGRAMS = frozenset((_FOR_CHILD, f"[waits: {WaitKind.PIPE.value}]"))
+_FOR_OTHER_PROGRAMS = frozenset((_FOR_CHILD, WaitKind.PIPE.frame_name))
 """So wait those that have begun one: for its end, or for what it writes."""
 _TAKES_PART = 0.05
 """Of a job's work: a process that does as much is one that others may wait for."""
@@ -210,7 +208,7 @@ def _at_parents(
     stalled: dict[int, float] = {}
     for number, sample in enumerate(samples):
         stall, path = sample.metrics[STALL], sample.path
-        if stall and path and path[-1].name.startswith("[waits: ") and not _has_name(path, ownership):
+        if stall and path and is_wait(path[-1].name) and not _has_name(path, ownership):
             stalled[number] = stall
     if not stalled:
         return samples

@@ -18,13 +18,13 @@ from parprof.values import dataclass
 
 ThreadId = tuple[int, int]
 
-_FOR_TIME = f"[waits: {WaitKind.SLEEP.value}]"
+_FOR_TIME = WaitKind.SLEEP.frame_name
 _IN_PASSING = frozenset(
-    f"[waits: {kind.value}]" for kind in (WaitKind.LOCK, WaitKind.GIL, WaitKind.FAULT, WaitKind.OTHER)
+    kind.frame_name for kind in (WaitKind.LOCK, WaitKind.GIL, WaitKind.FAULT, WaitKind.OTHER)
 )
 """Whoever wakes up may have to wait so."""
 _BY_OTHERS = frozenset(
-    f"[waits: {kind.value}]"
+    kind.frame_name
     for kind in (WaitKind.REQUESTS, WaitKind.FILE, WaitKind.CHILD, WaitKind.PIPE, WaitKind.NETWORK)
 )
 """Who waits so waits for none of its process: it is for that one's sake that nobody works."""

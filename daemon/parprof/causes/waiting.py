@@ -35,14 +35,12 @@ _QUEUE = re.compile(
     r".*(?:pthread_cond|condition_variable|condvar|cnd_|sem_|mpsc|channel|queue)", re.IGNORECASE
 )
 _FOR_TASKS = re.compile(r".*(?:GOMP_task(?:wait|group_end)|kmpc_(?:omp_taskwait|end_taskgroup))")
-_FOR_ARRIVAL = tuple(
-    f"[waits: {kind.value}]" for kind in (WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD)
-)
+_FOR_ARRIVAL = tuple(kind.frame_name for kind in (WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD))
 _WAITING = 0.1
 """Of the work: who waits in turn for what others hold sleeps, or spins, for so long at least."""
 _FOR_EACH = 0.5
 """Of their work: who waits for threads one by one sleeps for most of it."""
-_FOR_REQUESTS = f"[waits: {WaitKind.REQUESTS.value}]"
+_FOR_REQUESTS = WaitKind.REQUESTS.frame_name
 _FOR_OTHERS = re.compile(
     rf"(?!.*\[waits: (?!(?:{'|'.join(kind.value for kind in WaitKind if kind.is_for_threads)})\])).*"
 )

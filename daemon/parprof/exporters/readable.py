@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+from parprof.attribution.waiting import is_wait
 from parprof.causes.ownership import SCRIPT, Owner, Ownership
 from parprof.causes.preparing import compiler, imported, is_import, module_name
 from parprof.metrics import ACTIVATIONS
@@ -23,7 +24,6 @@ from parprof.model import Frame, Path, PathSample, Profile
 from parprof.values import dataclass
 
 _KERNEL = "[kernel]"
-_WAITS = "[waits: "
 _CALL = re.compile(r"(?:__(?:x64|ia32|arm64|se|do)_(?:compat_)?sys_|ksys_|__sys_)(\w+)")
 _EVENTS = (
     (re.compile(r".*page_fault|do_user_addr_fault"), "page fault"),
@@ -185,7 +185,7 @@ class _Folder:
         inside = [frame.name for frame in path[first:] if frame.module == _KERNEL]
         if not inside:
             return path
-        if inside[-1].startswith(_WAITS):
+        if is_wait(inside[-1]):
             return (*path[:first], self._word(inside[-1]))
         call = next((match[1] for name in inside if (match := _CALL.match(name))), "")
         if not call:

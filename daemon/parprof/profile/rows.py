@@ -44,7 +44,7 @@ _Paths = tuple[Path, Path]
 _MAX_REMEMBERED = 1 << 13
 _TOLD_BY = {WaitKind.LOCK: thread_wait_kind, WaitKind.REQUESTS: polled_kind}
 """Which kinds of waits the functions of the process tell more of."""
-_WAITS = {kind: (Frame(f"[waits: {kind.value}]", module=KERNEL),) for kind in WaitKind}
+_WAITS = {kind: (Frame(kind.frame_name, module=KERNEL),) for kind in WaitKind}
 
 
 class RowMaker:
