@@ -49,8 +49,10 @@ def bracketed_words() -> set[str]:
 
 def test_all_words_in_brackets_are_explained() -> None:
     words = bracketed_words()
-    assert {"[truncated]", "[waits: ", "[kernel: ", "[import ", "[folded]"} <= words
+    assert {"[truncated]", "[kernel: ", "[import ", "[folded]"} <= words
     assert not {word for word in words if f"`{word}" not in READING}
+    assert all(kind.frame_name.startswith("[waits: ") for kind in WaitKind)
+    assert "`[waits: " in READING
     assert all(kind.value in READING for kind in WaitKind)
 
 
