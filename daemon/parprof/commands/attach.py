@@ -113,6 +113,8 @@ class AttachCommand:
 
                 follow_running(session)
             over = deadline(args.duration)
+            if args.duration is not None:
+                session.wake_up_at(time.monotonic() + args.duration)
             return target
 
         def finished(session: Session) -> bool:

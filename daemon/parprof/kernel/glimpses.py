@@ -164,6 +164,11 @@ class Glimpses:
         """The newest; None: there was none."""
         return self._last
 
+    @property
+    def is_open(self) -> bool:
+        """Whether one lasts."""
+        return self._last is not None and not self._last.end_ns
+
     def take_cut(self, now_ns: int) -> tuple[Glimpse, int] | None:
         """The newest, once when it has ended, and until when its waits were seen."""
         with self._lock:

@@ -15,6 +15,7 @@ in `STEPS`. A step that is not there is a mistake of ours: tests make it an erro
 from __future__ import annotations
 
 import logging
+import math
 import select
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -251,6 +252,12 @@ class Lives(Generic[LivingT]):
         """The first thread of a young process has ended, and it has others."""
         if target.life.enter(State.LINGERING):
             self._listen(target)
+
+    def settle_due_s(self) -> float:
+        """When `settle_due` has something next, CLOCK_MONOTONIC; infinite: nobody is young."""
+        while self._young and self._young[0][1].life.state not in (State.YOUNG, State.LINGERING):
+            self._young.popleft()
+        return self._young[0][0] if self._young else math.inf
 
     def settle_due(self, now_s: float) -> list[LivingT]:
         """Those that have been young for long enough: they are settled from now on."""

@@ -51,6 +51,10 @@ _MANY = 8
 _FIRST_DRAIN_SECONDS, _DRAIN_SHARE = 0.05, 0.5
 """A young measurement is drained sooner than at its pace, each time that its age has grown by so much: what is found
 out from samples, such as where threads spin, counts most in short ones."""
+_LEAST_REST_SECONDS, _REST_SHARE = 0.05, 0.1
+"""A young measurement rests for so much of its age: what it learns counts most in short ones, and they are told in
+short steps. Each turn takes a millisecond from the program, since nothing of ours is in the caches then, and holds a
+whole team if its cores are full: twenty a second took 1 % of two cores, four take 0.3 %."""
 _SETTLED_SECONDS = 0.2
 """A young process that still runs then gets probes of its own."""
 
@@ -60,6 +64,8 @@ class Pace:
     """How often a session does what it does. Seconds."""
 
     poll: float = 0.1
+    steady: float = 0.25
+    """Instead of ``poll``, once a measurement by intervals has lasted for a while and little is going on."""
     drain: float = 1.0
     rates: float = 0.25
     tables: float = 0.003
@@ -142,6 +148,7 @@ class Session:
         self._control_losses = 0
         self._maps_due_s = math.inf
         """When some target's load map is to be looked at again."""
+        self._over_s = math.inf
         self._poller.register(kernel.control_fd, select.EPOLLIN)
         self._poller.register(kernel.breaker.fd, select.EPOLLIN)
 
@@ -167,6 +174,10 @@ class Session:
     def wake_up_by(self, fd: int) -> None:
         """Let `step` end when a descriptor becomes readable; whoever owns it reads it."""
         self._poller.register(fd, select.EPOLLIN)
+
+    def wake_up_at(self, time_s: float) -> None:
+        """Let `step` rest no longer than until then, CLOCK_MONOTONIC: the measurement is over."""
+        self._over_s = time_s
 
     def unwatch(self, target: Target) -> None:
         """Stop to profile a process that runs on. What was sampled of it stays."""
@@ -274,7 +285,7 @@ class Session:
 
     def step(self, seconds: float | None = None) -> None:
         """Wait up to ``seconds`` (or the session's pace) for something to happen, and deal with all that did."""
-        readable = self._wait(self.pace.poll if seconds is None else seconds)
+        readable = self._wait(self._rest_s() if seconds is None else seconds)
         self._act_on_records()
         self._cut_off()
         self.kernel.poll()
@@ -297,12 +308,24 @@ class Session:
         """Until something happens, but for so long at most: the descriptors that are readable."""
         if self.watched.placer.is_waiting or BOOK.is_busy:
             seconds = min(seconds, self.pace.tables)
-        if self._intervals is not None:
-            seconds = min(seconds, self._intervals.length_ns / 1e9)
-        seconds = max(min(seconds, self._maps_due_s - time.monotonic()), 0.0)
+        seconds = max(min(seconds, min(self._maps_due_s, self._over_s) - time.monotonic()), 0.0)
         with suppress(InterruptedError):
             return [fd for fd, _ in self._poller.poll(seconds)]
         return []
+
+    def _rest_s(self) -> float:
+        """For how long nothing need be looked at unless something happens."""
+        if self._intervals is None:
+            return self.pace.poll
+        now_s = time.monotonic()
+        is_busy = (
+            self.kernel.trace_log is not None  # its ring is filled by all that happens
+            or self.kernel.breaker.glimpses.is_open
+            or any(target.language is not None for target in self._lives.living())  # functions come and go
+        )
+        longest_s = self.pace.poll if is_busy else self.pace.steady
+        rest_s = min(max(_LEAST_REST_SECONDS, _REST_SHARE * (now_s - self.started_ns / 1e9)), longest_s)
+        return min(rest_s, self._lives.settle_due_s() - now_s)
 
     def _learn_spins(self) -> None:
         """Tell the programs of code in which threads turned out to wait."""
