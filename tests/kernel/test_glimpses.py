@@ -16,7 +16,8 @@ from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Budget, Cost
 from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, STALL, WAIT, WORK
 from parprof.model import NOBODY, PathSample
-from parprof.session.session import Pace, Session
+from parprof.session.pace import Pace
+from parprof.session.session import Session
 
 HZ = 999
 BUDGET = Budget(0.01, 4_000_000)

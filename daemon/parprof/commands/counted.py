@@ -39,7 +39,8 @@ from parprof.process.identity import used_cpu_s
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.resources import allow_many_files
-from parprof.session.session import Pace, Session
+from parprof.session.pace import Pace
+from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
 from parprof.symbols import Symbolizer

@@ -32,7 +32,8 @@ from parprof.probes.wait_functions import SpinRules, WaitFunctions
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.resources import collect_less
-from parprof.session.session import Pace, Session
+from parprof.session.pace import Pace
+from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
 from parprof.symbols import Symbolizer

@@ -33,7 +33,8 @@ from parprof.runtimes import Agent, agent_for_library
 from parprof.scale.model import Scale
 from parprof.scale.phases import NOWHERE, Phase, record_of
 from parprof.scale.record import Address, SpanRecord
-from parprof.session.session import Pace, Session
+from parprof.session.pace import Pace
+from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
 

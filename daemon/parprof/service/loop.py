@@ -44,7 +44,8 @@ from parprof.service.selection import Candidates
 from parprof.service.short_lived import ShortLived
 from parprof.service.watching import NOTHING_SAMPLED, Charged, Watching
 from parprof.service.watchlist import Watchlist
-from parprof.session.session import Pace, Session
+from parprof.session.pace import Pace
+from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.values import dataclass
 

@@ -35,6 +35,7 @@ from parprof.session.cost import CostMeter
 from parprof.session.early_mappings import EarlyMappings
 from parprof.session.gathered import Gathered
 from parprof.session.lifecycle import End, Lives, State
+from parprof.session.pace import Pace
 from parprof.session.region_rate import RegionRate
 from parprof.session.sources import Source
 from parprof.session.spins import SpinFinder
@@ -43,39 +44,12 @@ from parprof.session.target import Target, Watched
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.cache import TableCache
 from parprof.unwind.placing import Placer
-from parprof.values import dataclass
 
 _CHECK_SECONDS = 5.0
 """How often at least the costs are measured, and losses looked at."""
 _MANY = 8
-_FIRST_DRAIN_SECONDS, _DRAIN_SHARE = 0.05, 0.5
-"""A young measurement is drained sooner than at its pace, each time that its age has grown by so much: what is found
-out from samples, such as where threads spin, counts most in short ones."""
-_LEAST_REST_SECONDS, _REST_SHARE = 0.05, 0.1
-"""A young measurement rests for so much of its age: what it learns counts most in short ones, and they are told in
-short steps. Each turn takes a millisecond from the program, since nothing of ours is in the caches then, and holds a
-whole team if its cores are full: twenty a second took 1 % of two cores, four take 0.3 %."""
 _SETTLED_SECONDS = 0.2
 """A young process that still runs then gets probes of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How often a session does what it does. Seconds."""
-
-    poll: float = 0.1
-    steady: float = 0.25
-    """Instead of ``poll``, once a measurement by intervals has lasted for a while and little is going on."""
-    drain: float = 1.0
-    rates: float = 0.25
-    tables: float = 0.003
-    """While unwind tables are being built: until they are there stacks are cut short."""
-    cores: float = 1.0
-    """At most so often it is read how many cores a process may use; infinite: only when it is met."""
-    drain_at_exit: bool = True
-    """Take a process's last samples as soon as it ends, rather than with the next drain."""
-    glimpses: bool = True
-    """Where context switches are too dear to be followed, follow them for a moment now and then."""
 
 
 class Session:
@@ -323,8 +297,7 @@ class Session:
             or self.kernel.breaker.glimpses.is_open
             or any(target.language is not None for target in self._lives.living())  # functions come and go
         )
-        longest_s = self.pace.poll if is_busy else self.pace.steady
-        rest_s = min(max(_LEAST_REST_SECONDS, _REST_SHARE * (now_s - self.started_ns / 1e9)), longest_s)
+        rest_s = self.pace.rest_s(now_s - self.started_ns / 1e9, is_busy=is_busy)
         return min(rest_s, self._lives.settle_due_s() - now_s)
 
     def _learn_spins(self) -> None:
@@ -395,9 +368,7 @@ class Session:
 
     def _drain_in_time(self, now: float) -> None:
         took_ns = time.monotonic_ns() - self.started_ns
-        pace = self.pace.drain
-        if self._intervals is not None:
-            pace = min(pace, max(_FIRST_DRAIN_SECONDS, _DRAIN_SHARE * took_ns / 1e9))
+        pace = self.pace.drain if self._intervals is None else self.pace.drain_s(took_ns / 1e9)
         if now - self._last_drain < pace:
             return
         self.drain()
