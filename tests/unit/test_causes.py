@@ -104,6 +104,15 @@ def test_a_helper_that_others_use_is_not_to_blame() -> None:
     assert named(causes) == [("serial", "setup")]
 
 
+@pytest.mark.parametrize(("elsewhere", "function"), [(2, "step"), (60, "parse")])
+def test_a_routine_that_others_use_a_little_is_its_callers(elsewhere: int, function: str) -> None:
+    """``step`` under ``parse`` is what keeps the program from being parallel; others call it rarely, or now and then."""
+    causes = found(
+        *balanced("main solve"), row("main parse step", 300, 1), row("main solve step", elsewhere, 2)
+    )
+    assert named(causes) == [("serial", function)]
+
+
 def test_threads_that_take_turns_wait_for_a_lock() -> None:
     rows = [row("main worker update", 150, 1, tid) for tid in range(1, 5)]
     (cause,) = found(*balanced("main solve"), *rows)

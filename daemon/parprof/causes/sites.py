@@ -33,7 +33,7 @@ _MOST = 0.85
 _MORE = 0.6
 """In plain code, which calls one thing after the other, this share is enough; the rest is a site of its own."""
 
-_SHARED = 0.25
+_SHARED = 0.1
 """A function that does this share of its work elsewhere is a helper: what it loses here is its caller's."""
 
 ALONE = 0.9
