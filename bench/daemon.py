@@ -2,14 +2,15 @@
 """What the daemon itself takes, while it watches many processes, and whether it loses or leaks anything.
 
     .venv/bin/python bench/daemon.py [--minutes 5] [--processes 200] [--threads 5] [--churn 1000]
-        [--attach 20] [--reload 30] [--full-disk]
+        [--attach 20] [--reload 30] [--full-disk] [--ring-mb 1]
 
 Starts ``parprofd`` and the processes, and prints a line each minute: CPU time of the daemon and of its helpers as
 a share of one core, resident memory of both, descriptors, threads, entries of its BPF maps, and what became of the
 samples. With ``--churn`` so many more processes are started and ended each second; with ``--attach`` every so many
 seconds one of them is attached to through the daemon, with ``--reload`` the configuration is changed and read again;
 with ``--full-disk`` its cache and what it would push are on a file system that is full during the third quarter. The
-last columns of a line count these since the start. A soak: ``--minutes 120 --churn 100 --attach 20 --reload 30
+last columns of a line count these since the start. "kept" is what the profiles of the last minutes take, in MB, up to
+16 or ``--ring-mb``: that alone may grow. A soak: ``--minutes 120 --churn 100 --attach 20 --reload 30
 --full-disk``. "due" is how many samples the CPU time of
 all these processes stands for, since the start; each of them has to be charged, or counted as lost under a reason
 (as are those of other new processes of the machine, before it is decided about them). At the end the
@@ -32,7 +33,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,7 @@ class Table:
     ) -> None:
         self._disturbances = disturbances
         self.memory_mb: list[float] = []
+        self.beside_profiles_mb: list[float] = []
         self._daemon, self._load, self._port, self._frequency_hz = daemon, load, port, frequency_hz
         self._cpu = (time.monotonic(), cpu_s(daemon), self._helpers())
         self.worst_cpu = self.worst_rss = 0.0
@@ -271,8 +273,8 @@ class Table:
             + sum(map(cpu_s, descendants(self._daemon)))
         )
 
-    def _samples(self) -> tuple[float, Counter[str]]:
-        series = scrape(self._port)
+    @staticmethod
+    def _samples(series: Mapping[str, float]) -> tuple[float, Counter[str]]:
         lost: Counter[str] = Counter()
         for name, value in series.items():
             if found := re.fullmatch(r'parprofd_lost_total{reason="(.*)"}', name):
@@ -281,7 +283,7 @@ class Table:
 
     def head(self) -> str:
         return (
-            f"{'minute':>6} {'CPU %':>6} {'helpers':>7} {'RSS MB':>6} {'helpers':>7} {'fds':>4} {'threads':>7} "
+            f"{'minute':>6} {'CPU %':>6} {'helpers':>7} {'RSS MB':>6} {'kept':>5} {'helpers':>7} {'fds':>4} {'threads':>7} "
             f"{'due':>8} {'charged':>8} {'lost':<24} BPF entries"
         )
 
@@ -297,14 +299,17 @@ class Table:
                 helpers_mb += status(child, "VmRSS") / 1024
         self.memory_mb.append(rss_mb)
         self.worst_cpu, self.worst_rss = max(self.worst_cpu, share), max(self.worst_rss, rss_mb)
-        charged, lost = self._samples()
+        series = scrape(self._port)
+        kept_mb = series["parprofd_profiles_bytes"] / (1 << 20)
+        self.beside_profiles_mb.append(rss_mb - kept_mb)
+        charged, lost = self._samples(series)
         due = self._load.cpu_s() * self._frequency_hz
         words = " ".join(f"{reason} {count}" for reason, count in lost.items() if count) or "-"
         entries = map_entries(self._daemon)
         maps = " ".join(f"{letter}{entries.get(name, 0)}" for name, letter in HASH_MAPS.items())
         fds = len(os.listdir(f"/proc/{self._daemon}/fd"))
         return (
-            f"{minute:>6.1f} {share:>6.2f} {100 * max(helpers - before_helpers, 0) / seconds:>7.2f} {rss_mb:>6.1f} "
+            f"{minute:>6.1f} {share:>6.2f} {100 * max(helpers - before_helpers, 0) / seconds:>7.2f} {rss_mb:>6.1f} {kept_mb:>5.1f} "
             f"{helpers_mb:>7.1f} {fds:>4} {status(self._daemon, 'Threads'):>7} {due:>8.0f} {charged:>8.0f} "
             f"{words:<24} {maps} {self._disturbances.words}"
         )
@@ -314,12 +319,13 @@ class Table:
         quarter = len(self.memory_mb) // 4
         if not quarter:
             return "too few lines to tell whether memory grows"
-        second, last = (
-            sum(part) / quarter for part in (self.memory_mb[quarter : 2 * quarter], self.memory_mb[-quarter:])
-        )
-        return (
-            f"resident {second:.1f} MB in the second quarter, {last:.1f} in the last ({last - second:+.1f})"
-        )
+        words = []
+        for name, values in (("resident", self.memory_mb), ("beside the profiles kept", self.beside_profiles_mb)):
+            second, last = sum(values[quarter : 2 * quarter]) / quarter, sum(values[-quarter:]) / quarter
+            words.append(
+                f"{name} {second:.1f} MB in the second quarter, {last:.1f} in the last ({last - second:+.1f})"
+            )
+        return "; ".join(words)
 
 
 def ticks(seconds: float, every: float, port: int, scrape_s: float) -> Iterator[float]:
@@ -374,6 +380,8 @@ def write_configuration(args: argparse.Namespace, directory: Path, extra: int = 
         tables["select"] = {"mode": "listed"}
         tables["select.allow"] = {"comm": ["many_threads", "churn"]}
     tables["select.deny"] = {"comm": denied}
+    if args.ring_mb:
+        tables["profiles"] = {"ring_bytes": args.ring_mb << 20}
     if args.full_disk:
         tables["push"] = {"spool": str(disk_of(directory) / "push"), "interval_s": 10}
         tables["push.pyroscope"] = {"url": "http://127.0.0.1:9"}  # where nobody listens
@@ -397,6 +405,7 @@ def main() -> None:
     parser.add_argument("--churn-work-us", type=int, default=100)
     parser.add_argument("--frequency", type=int, default=99)
     parser.add_argument("--scrape", type=float, default=15, metavar="SECONDS", help="0: only for the table")
+    parser.add_argument("--ring-mb", type=int, default=0, help="memory for recent profiles: 1 fills in minutes")
     parser.add_argument("--port", type=int, default=19466)
     parser.add_argument("--warm-up", type=float, default=30, metavar="SECONDS", help="before the first line")
     parser.add_argument("--everything", action="store_true", help="watch all processes of the machine")

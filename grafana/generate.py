@@ -877,6 +877,7 @@ def health() -> Board:
         [
             (f"process_resident_memory_bytes {daemon}", "{{instance}}"),
             (f"parprofd_children_resident_memory_bytes{{{here}}}", "{{instance}}: children"),
+            (f"parprofd_profiles_bytes{{{here}}}", "{{instance}}: recent profiles"),
         ],
         BYTES,
     )

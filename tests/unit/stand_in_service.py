@@ -244,6 +244,7 @@ class StandInService:
             cost_seconds={"samples": 1e-3 * self.samples, "timer": 2e-3 * self.samples},
             left_out={"probe_hits": self.samples},
             dropped={"intervals": 1, "call paths": 200},
+            kept_bytes=3_000_000,
             past=self.past.points(),
         )
 

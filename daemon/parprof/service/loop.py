@@ -459,6 +459,7 @@ class DaemonLoop:
             levels_s=self._watching.levels_s,
             detaching=detacher.pending,
             dropped={"intervals": self._recent.dropped_intervals, "call paths": self._recent.dropped_rows},
+            kept_bytes=self._recent.estimated_bytes,
             short_lived_s=self._short_lived(),
             groups=self._watching.groups(self._options.functions_per_process),
             protection=self._board.snapshot.protection,

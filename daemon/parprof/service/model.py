@@ -207,6 +207,8 @@ class Snapshot:
     """For how long n_w was at each level, summed up over all processes, ended ones too."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """What went from the recent profiles to make room: intervals, and call paths in them."""
+    kept_bytes: int = 0
+    """Memory that the recent profiles take, about."""
     edge_hits: Mapping[str, int] = field(default_factory=dict)
     """The same hits by kind of edge, of all runtimes together: the kernel does not tell which runtime's."""
     short_lived_s: Mapping[GroupKey, float] = field(default_factory=dict)
