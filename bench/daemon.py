@@ -283,7 +283,8 @@ class Table:
 
     def head(self) -> str:
         return (
-            f"{'minute':>6} {'CPU %':>6} {'helpers':>7} {'RSS MB':>6} {'kept':>5} {'helpers':>7} {'fds':>4} {'threads':>7} "
+            f"{'minute':>6} {'CPU %':>6} {'helpers':>7} {'RSS MB':>6} {'kept':>5} {'helpers':>7} {'fds':>4} "
+            f"{'threads':>7} "
             f"{'due':>8} {'charged':>8} {'lost':<24} BPF entries"
         )
 
@@ -309,7 +310,8 @@ class Table:
         maps = " ".join(f"{letter}{entries.get(name, 0)}" for name, letter in HASH_MAPS.items())
         fds = len(os.listdir(f"/proc/{self._daemon}/fd"))
         return (
-            f"{minute:>6.1f} {share:>6.2f} {100 * max(helpers - before_helpers, 0) / seconds:>7.2f} {rss_mb:>6.1f} {kept_mb:>5.1f} "
+            f"{minute:>6.1f} {share:>6.2f} {100 * max(helpers - before_helpers, 0) / seconds:>7.2f} {rss_mb:>6.1f} "
+            f"{kept_mb:>5.1f} "
             f"{helpers_mb:>7.1f} {fds:>4} {status(self._daemon, 'Threads'):>7} {due:>8.0f} {charged:>8.0f} "
             f"{words:<24} {maps} {self._disturbances.words}"
         )
@@ -320,7 +322,10 @@ class Table:
         if not quarter:
             return "too few lines to tell whether memory grows"
         words = []
-        for name, values in (("resident", self.memory_mb), ("beside the profiles kept", self.beside_profiles_mb)):
+        for name, values in (
+            ("resident", self.memory_mb),
+            ("beside the profiles kept", self.beside_profiles_mb),
+        ):
             second, last = sum(values[quarter : 2 * quarter]) / quarter, sum(values[-quarter:]) / quarter
             words.append(
                 f"{name} {second:.1f} MB in the second quarter, {last:.1f} in the last ({last - second:+.1f})"
@@ -405,7 +410,9 @@ def main() -> None:
     parser.add_argument("--churn-work-us", type=int, default=100)
     parser.add_argument("--frequency", type=int, default=99)
     parser.add_argument("--scrape", type=float, default=15, metavar="SECONDS", help="0: only for the table")
-    parser.add_argument("--ring-mb", type=int, default=0, help="memory for recent profiles: 1 fills in minutes")
+    parser.add_argument(
+        "--ring-mb", type=int, default=0, help="memory for recent profiles: 1 fills in minutes"
+    )
     parser.add_argument("--port", type=int, default=19466)
     parser.add_argument("--warm-up", type=float, default=30, metavar="SECONDS", help="before the first line")
     parser.add_argument("--everything", action="store_true", help="watch all processes of the machine")

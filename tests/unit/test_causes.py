@@ -106,7 +106,7 @@ def test_a_helper_that_others_use_is_not_to_blame() -> None:
 
 @pytest.mark.parametrize(("elsewhere", "function"), [(2, "step"), (60, "parse")])
 def test_a_routine_that_others_use_a_little_is_its_callers(elsewhere: int, function: str) -> None:
-    """``step`` under ``parse`` is what keeps the program from being parallel; others call it rarely, or now and then."""
+    """``step`` under ``parse`` is what runs alone; others call it rarely, or now and then."""
     causes = found(
         *balanced("main solve"), row("main parse step", 300, 1), row("main solve step", elsewhere, 2)
     )

@@ -83,7 +83,11 @@ GAUGES: tuple[tuple[str, str, Callable[[Snapshot], float]], ...] = (
         lambda s: float(s.follows_switches),
     ),
     ("parprofd_detaching_links", "Links of probes that are still being taken away.", attrgetter("detaching")),
-    ("parprofd_profiles_bytes", "Memory of the profiles of the last minutes, about.", attrgetter("kept_bytes")),
+    (
+        "parprofd_profiles_bytes",
+        "Memory of the profiles of the last minutes, about.",
+        attrgetter("kept_bytes"),
+    ),
     ("parprofd_drain_seconds", "Duration of the last drain.", attrgetter("drain_seconds")),
     ("parprofd_snapshot_timestamp_seconds", "When all this was current, Unix time.", attrgetter("time_s")),
 )
