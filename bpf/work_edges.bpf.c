@@ -254,6 +254,8 @@ static __always_inline void load_map_changed(struct process *p, u32 tgid, u32 ti
 	struct process_config *config = configs.lookup(&tgid);
 	u32 stop = config ? config->flags & STOP_AT_LOAD : 0;
 
+	if (!p->epoch && !(config && config->flags & LOADS_ONCE))	/* nothing is mapped yet */
+		stop = 0;
 	if (stop && is_traced((void *)bpf_get_current_task()))
 		stop = 0;
 	if (stop) {

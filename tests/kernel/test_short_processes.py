@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.beside
 
 BRIEF = str(profiling.BUILD / "brief")
 RUNS = 40
-STOPS = 3
-"""Of one program: at exec, and twice by ld.so."""
+STOPS = 2
+"""Of one program: at exec, and when ld.so has mapped its libraries."""
 
 
 @pytest.fixture
@@ -56,6 +57,26 @@ def stops(session: Session) -> int:
 
 def shell(times: int, command: str) -> tuple[str, ...]:
     return "sh", "-c", f"for i in $(seq {times}); do {command}; done"
+
+
+def test_a_program_is_stopped_twice(session: Session) -> None:
+    """ld.so tells of its first libraries before it maps them, too: nothing is to be seen then."""
+    run(session, BRIEF, "1")
+    assert stops(session) == STOPS
+    target = list(session.targets.values())[-1]  # the first one is who became it
+    assert target.has_started
+
+
+def test_musls_loader_tells_of_them_once(session: Session, tmp_path: Path) -> None:
+    if not shutil.which("musl-gcc"):
+        pytest.skip("needs musl-gcc")
+    source, program = tmp_path / "plain.c", tmp_path / "plain"
+    source.write_text("int main(void) { return 0; }\n")
+    subprocess.run(["musl-gcc", "-o", program, source], check=True)
+    run(session, str(program))
+    assert stops(session) == STOPS
+    target = list(session.targets.values())[-1]  # the first one is who became it
+    assert target.has_started
 
 
 def test_a_program_that_is_known_to_be_plain_is_not_stopped(session: Session) -> None:

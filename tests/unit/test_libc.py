@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from parprof.files.dso_cache import DsoCache
-from parprof.files.libc import is_libc, is_loader, is_of_c_library, is_of_c_or_mathematics, is_start_up
+from parprof.files.libc import (
+    is_libc,
+    is_loader,
+    is_of_c_library,
+    is_of_c_or_mathematics,
+    is_start_up,
+    tells_once,
+)
 from parprof.kernel.layout import make_structure
 from parprof.kernel.process_entries import fill_config
 from parprof.kernel.records import MAX_LIBC_RANGES, WatchConfig
@@ -28,7 +35,8 @@ NAMES = {
     "libpthread.so.0": "libc start-up family",
     "libpthread-2.31.so": "libc start-up family",
     "libc.musl-x86_64.so.1": "libc start-up family",
-    "ld-musl-x86_64.so.1": "libc loader start-up family",
+    "ld-musl-x86_64.so.1": "libc loader once start-up family",
+    "libc.so": "libc loader once start-up family",
     "ld-linux-x86-64.so.2": "loader start-up family",
     "ld-2.31.so": "loader start-up family",
     "librt.so.1": "family",
@@ -50,6 +58,7 @@ def test_names(name: str) -> None:
     found = {
         "libc": is_libc(name),
         "loader": is_loader(name),
+        "once": tells_once(name),
         "start-up": is_start_up(name),
         "family": is_of_c_library(name),
     }

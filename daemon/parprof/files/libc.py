@@ -10,8 +10,10 @@ import re
 
 _LIBC = re.compile(r"libc[.-]|libpthread[.-]|ld-musl")
 """``libc.so.6``, ``libc-2.31.so``, ``libpthread.so.0``; ``ld-musl-x86_64.so.1``, ``libc.musl-x86_64.so.1``."""
-_LOADER = re.compile(r"ld-linux|ld-\d|ld-musl|ld\.so")
-"""``ld-linux-x86-64.so.2``, ``ld-2.31.so``; ``ld-musl-x86_64.so.1``."""
+_MUSL = re.compile(r"ld-musl|libc\.so\Z")
+"""``ld-musl-x86_64.so.1``, which in Debian is another name of ``libc.so``."""
+_LOADER = re.compile(rf"ld-linux|ld-\d|ld\.so|{_MUSL.pattern}")
+"""``ld-linux-x86-64.so.2``, ``ld-2.31.so``; and musl's."""
 _BESIDE = re.compile(r"librt[.-]|linux-vdso|\[vdso\]")
 _MATHEMATICS = re.compile(r"libm[.-]")
 
@@ -24,6 +26,12 @@ def is_libc(name: str) -> bool:
 def is_loader(name: str) -> bool:
     """Whether this is the dynamic loader, which runs before the program and tells debuggers of new libraries."""
     return bool(_LOADER.match(name))
+
+
+def tells_once(name: str) -> bool:
+    """Whether this loader tells debuggers of the libraries that a program starts with once, when they are mapped:
+    glibc's does so before that, too."""
+    return bool(_MUSL.match(name))
 
 
 def is_start_up(name: str) -> bool:

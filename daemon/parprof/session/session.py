@@ -430,7 +430,7 @@ class Session:
             if record.stopped:
                 target.refresh(wait=True)
                 target.resume(started_libraries=True)
-            else:
+            elif target.has_new_libraries(record.address):
                 target.mapped.is_stale = True
         elif record.kind == records.RECORD_STALE_MAP:
             target.mapped.is_stale = True

@@ -14,9 +14,11 @@ from dataclasses import field
 from parprof.errors import ParprofError, TargetError
 from parprof.facts.cores import CoresHeld
 from parprof.files.dso import ANONYMOUS, Dso
+from parprof.files.libc import tells_once
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import (
     FOLLOW_CHILDREN,
+    LOADS_ONCE,
     STOP_AT_EXEC,
     STOP_AT_LOAD,
     Cost,
@@ -52,8 +54,6 @@ from parprof.values import dataclass
 _FACTS_PAUSE_S = 0.005
 _PLAN_PAUSE, _LONGEST_PLAN_PAUSE_S = 3.0, 0.5
 """Probes are planned anew after so many times as long as that took, but no later than so."""
-_STARTUP_STOPS = 2
-"""ld.so reports a change before and after it maps the first libraries."""
 
 
 _MOST_NAMED = 8
@@ -167,7 +167,8 @@ class Target:
         self.members_max = 0
         self.failures: list[str] = []
         self._flags = (FOLLOW_CHILDREN if follow else 0) | (STOP_AT_EXEC if stop else 0)
-        self._stops_left = _STARTUP_STOPS if stop and not like else 0
+        self._awaits_libraries = stop and like is None
+        """It is to be stopped when its first libraries are mapped."""
         self.pidfd = -1
         try:
             if not ended_ns:
@@ -312,9 +313,20 @@ class Target:
         """Names of code that a JIT compiler made, from the map file that it may have written."""
         return self.perf_map.names(addresses)
 
+    @property
+    def _loader_tells_once(self) -> bool:
+        return self.load_map is not None and any(tells_once(dso.name) for dso in self.load_map.dsos())
+
+    def has_new_libraries(self, epoch: int) -> bool:
+        """Whether the load map of that epoch may have more than the one before: not where the loader is about to map
+        the first ones. Of a process that ran before we came it may be in the middle of that."""
+        return epoch > 1 or not self.stops or self._loader_tells_once
+
     def config(self) -> WatchConfig:
         """What the programs are told of this process."""
-        flags = self._flags | (STOP_AT_LOAD if self._stops_left else 0)
+        flags = self._flags | (STOP_AT_LOAD if self._awaits_libraries else 0)
+        if self._loader_tells_once:
+            flags |= LOADS_ONCE
         return self.probing.config(flags, self.load_map.code_spans() if self.load_map else ())
 
     @property
@@ -416,7 +428,7 @@ class Target:
     @property
     def has_started(self) -> bool:
         """Whether it was seen with all of the libraries that it starts with."""
-        return not self._stops_left or (self.load_map is not None and is_static(self.load_map))
+        return not self._awaits_libraries or (self.load_map is not None and is_static(self.load_map))
 
     def place_probes(self) -> None:
         """Probe whatever the present load map calls for and is not probed yet."""
@@ -494,8 +506,8 @@ class Target:
 
     def resume(self, started_libraries: bool) -> None:
         """Let a process go on that was stopped for us at exec or by ld.so."""
-        if started_libraries and self._stops_left:
-            self._stops_left -= 1
+        if started_libraries and self._awaits_libraries:
+            self._awaits_libraries = False
             self.configure()
         if self.has_started and creates_threads_unprobed(self.plan, self.load_map):
             self.kernel.await_walks()  # else nobody would know who created the first ones
