@@ -127,7 +127,7 @@ umount_root() {
 copy_checkout() { # what git would give a clone, with what was changed since; its environment stays
     mkdir -p "$1"
     (cd "$source" && git -c safe.directory='*' ls-files -z --cached --others --exclude-standard) |
-        (cd "$source" && tar --null -T - --ignore-failed-read -cf - 2>/dev/null) | tar -C "$1" -xf -
+        (cd "$source" && tar --exclude=.venv --null -T - --ignore-failed-read -cf - 2>/dev/null) | tar -C "$1" -xf -
 }
 
 make_image() {
@@ -200,8 +200,10 @@ END
         objcopy --dump-section ".BTF=$types" "$elf" "$here/unused"
         rm -f "$elf" "$here/unused"
     fi
-    # it reads the types where those of the running kernel are
+    # it reads the types where those of the running kernel are, and how many CPUs there may be
+    echo "0-$((cpus - 1))" >"$here/possible"
     unshare -m sh -c "mount --bind '$types' /sys/kernel/btf/vmlinux && cd '$source/daemon' &&
+        mount --bind '$here/possible' /sys/devices/system/cpu/possible &&
         PYTHONPATH=\$PWD ../.venv/bin/python -P -m parprof.kernel.compiler '$2/object.json'"
 }
 

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define MAX_THREADS 64
+#define MAX_THREADS 256
 #define MAX_PHASES 64
 
 struct phase {
