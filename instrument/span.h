@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libparprof_span: work and span of a running program, by site. The front ends (span_gomp*.c for GNU libgomp,
- * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_futex.c, span_runtime.c) say what
- * happens; span.c (strands and paths), span_tasks.c, span_dependences.c, span_loops.c, span_doacross.c, span_holds.c
+ * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_semaphores.c, span_futex.c,
+ * span_runtime.c) say what happens; span.c (strands and paths), span_tasks.c, span_dependences.c, span_loops.c, span_doacross.c, span_holds.c
  * (locks), span_regions.c (teams and their barriers) and span_phases.c compute; span_record.h is what comes out.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread

@@ -27,3 +27,4 @@
 #include "span_threads.c"
 #include "span_meetings.c"
 #include "span_futex.c"
+#include "span_semaphores.c"

@@ -38,6 +38,7 @@ LIBRARY = Library(
         "span_regions.c",
         "span_runtime.c",
         "span_segments.c",
+        "span_semaphores.c",
         "span_sites.c",
         "span_tasks.c",
         "span_threads.c",
