@@ -8,41 +8,26 @@
  * order, but a time for which a token was held, and of as many tokens as there are each is a bound by its part of
  * those times. A thread that waits and then posts more often than it waited hands something on (as with the work of a
  * pool whose tasks make more): from then on all posts at that semaphore are order.
- *
- * A post may come from a signal's handler, in which nothing is allocated by malloc: so tokens have room of their own.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <semaphore.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include "span.h"
 
 #define SEMAPHORE_BUCKETS 256
 #define SEMAPHORES 8 /* in each, that are told apart */
-#define TOKENS 32    /* that are told apart; with more, one counts as the next that has a shorter path */
-#define TOKEN_SITES PROF_SEARCHED
 #define OWN_SEMAPHORES 32
-
-/* As many tokens as posts left at the end of one path. */
-struct tokens {
-	uint32_t count; /* 0: unused */
-	uint64_t c;
-	struct segment *calls;
-	struct prof prof;
-	struct prof_entry entries[TOKEN_SITES];
-};
 
 struct semaphore {
 	uintptr_t key;
 	uint32_t computation; /* that the tokens' paths are of; 0: forgotten */
 	uint32_t generation;  /* of all that any address has had */
 	uint32_t capacity;    /* tokens that there were, but for those that came back */
-	uint32_t orderless;   /* tokens, of those that there are */
 	bool is_lock;	      /* tokens came back */
 	bool is_signal;	      /* threads that wait post more than they took */
-	struct tokens *tokens;
+	struct tokens tokens;
 };
 
 struct semaphore_bucket {
@@ -70,20 +55,6 @@ static struct semaphore_bucket *semaphore_bucket(const sem_t *key)
 	return &semaphore_buckets[(uint32_t)(((uintptr_t)key * 0x9e3779b97f4a7c15ull) >> 40) % SEMAPHORE_BUCKETS];
 }
 
-static struct tokens *new_tokens(void)
-{
-	struct tokens *tokens = mmap(NULL, TOKENS * sizeof(*tokens), PROT_READ | PROT_WRITE,
-				     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (tokens == MAP_FAILED)
-		return NULL;
-	for (int i = 0; i < TOKENS; i++) {
-		tokens[i].prof.more = tokens[i].entries; /* which never grows: see keep_tokens */
-		tokens[i].prof.room = TOKEN_SITES;
-	}
-	return tokens;
-}
-
 static void begin_semaphore(struct semaphore *semaphore, sem_t *key)
 {
 	int value = 0;
@@ -91,10 +62,9 @@ static void begin_semaphore(struct semaphore *semaphore, sem_t *key)
 	sem_getvalue(key, &value);
 	semaphore->computation = span_posix_computation();
 	semaphore->generation = atomic_fetch_add_explicit(&semaphore_generations, 1, memory_order_relaxed) + 1;
-	semaphore->capacity = semaphore->orderless = value > 0 ? (uint32_t)value : 0;
+	semaphore->capacity = value > 0 ? (uint32_t)value : 0;
 	semaphore->is_lock = semaphore->is_signal = false;
-	for (int i = 0; i < TOKENS; i++)
-		semaphore->tokens[i].count = 0;
+	span_tokens_clear(&semaphore->tokens, semaphore->capacity);
 }
 
 /* Under the bucket's lock, and before the call itself: from then on all tokens that there can be are known. Null where
@@ -113,7 +83,7 @@ static struct semaphore *semaphore_of(struct semaphore_bucket *bucket, sem_t *ke
 		if (!spare && semaphore->computation != span_posix_computation())
 			spare = semaphore;
 	}
-	if (!spare || (!spare->tokens && !(spare->tokens = new_tokens())))
+	if (!spare || !span_tokens_init(&spare->tokens))
 		return NULL;
 	if (spare->key != (uintptr_t)key || spare->computation != span_posix_computation()) {
 		spare->key = (uintptr_t)key;
@@ -143,68 +113,6 @@ static struct own_semaphore *make_own(const struct semaphore *semaphore)
 		one = &own_semaphores[own_semaphore_next++ % OWN_SEMAPHORES];
 	*one = (struct own_semaphore){.key = semaphore->key, .generation = semaphore->generation};
 	return one;
-}
-
-/* A path of more sites than there is room for has the others in one. */
-static void keep_tokens(struct tokens *tokens, struct frame *frame)
-{
-	uint32_t length = frame->prof.length < TOKEN_SITES ? frame->prof.length : TOKEN_SITES;
-	struct prof_entry *from = prof_entries(&frame->prof), *last = &tokens->entries[TOKEN_SITES - 1];
-
-	memcpy(tokens->entries, from, length * sizeof(*from));
-	tokens->prof.length = length;
-	if (frame->prof.length > TOKEN_SITES) {
-		*last = (struct prof_entry){.site = SITE_OTHER};
-		for (uint32_t i = TOKEN_SITES - 1; i < frame->prof.length; i++)
-			last->cycles += from[i].cycles;
-	}
-	tokens->count = 1;
-	tokens->c = frame->c;
-	if (UNLIKELY(span_has_calls))
-		span_segment_keep(&tokens->calls, span_path_freeze(&frame->path));
-}
-
-static void leave_token(struct semaphore *semaphore, struct frame *frame)
-{
-	struct tokens *unused = NULL, *before = NULL;
-
-	for (int i = 0; i < TOKENS; i++) {
-		struct tokens *tokens = &semaphore->tokens[i];
-
-		if (!tokens->count)
-			unused = unused ? unused : tokens;
-		else if (tokens->c <= frame->c && (!before || tokens->c > before->c))
-			before = tokens;
-	}
-	if (before && (before->c == frame->c || !unused))
-		before->count++;
-	else if (unused)
-		keep_tokens(unused, frame);
-	else
-		semaphore->orderless++;
-}
-
-static void take_token(struct semaphore *semaphore, struct frame *frame)
-{
-	struct tokens *shortest = NULL;
-
-	if (semaphore->orderless) {
-		semaphore->orderless--;
-		return;
-	}
-	for (int i = 0; i < TOKENS; i++) {
-		struct tokens *tokens = &semaphore->tokens[i];
-
-		if (tokens->count && (!shortest || tokens->c < shortest->c))
-			shortest = tokens;
-	}
-	if (!shortest) { /* a thread that is not followed posted, or another process */
-		semaphore->capacity++;
-		return;
-	}
-	span_take_path(frame, shortest->c, &shortest->prof, shortest->calls);
-	if (!--shortest->count)
-		span_segment_keep(&shortest->calls, NULL);
 }
 
 /* A token came back: for how long it was held. */
@@ -240,9 +148,9 @@ static void before_post(struct thread *self, sem_t *key)
 			semaphore->capacity++;
 		}
 		if (own && !semaphore->is_signal)
-			semaphore->orderless++;
+			span_tokens_leave_orderless(&semaphore->tokens);
 		else
-			leave_token(semaphore, self->frame);
+			span_tokens_leave(&semaphore->tokens, self->frame, 1);
 	}
 	spin_unlock(&bucket->lock);
 }
@@ -265,7 +173,9 @@ static void after_wait(struct thread *self, sem_t *key, uintptr_t caller)
 	spin_lock(&bucket->lock);
 	semaphore = semaphore_of(bucket, key);
 	if (semaphore) {
-		take_token(semaphore, self->frame);
+		/* there is none where a thread posted that is not followed, or another process */
+		if (!span_tokens_take(&semaphore->tokens, self->frame))
+			semaphore->capacity++;
 		own = make_own(semaphore);
 		own->since = self->total;
 		own->site = span_site(SPAN_CRITICAL, caller, 0);

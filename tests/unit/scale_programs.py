@@ -32,6 +32,7 @@ def library() -> Path:
 _INCLUDE = f"-I{source_directory()}"
 _STRICT = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror", _INCLUDE)
 _LINKED = (
+    "span_conditions",
     "span_doacross",
     "span_kmp",
     "span_left",

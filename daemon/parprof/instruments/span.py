@@ -18,6 +18,7 @@ LIBRARY = Library(
         "span_calls.h",
         "span_clock.c",
         "span_clock.h",
+        "span_conditions.c",
         "span_dependences.c",
         "span_doacross.c",
         "span_futex.c",
@@ -42,6 +43,7 @@ LIBRARY = Library(
         "span_sites.c",
         "span_tasks.c",
         "span_threads.c",
+        "span_tokens.c",
     ),
     (
         "-fvisibility=hidden",
