@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libparprof_span: work and span of a running program, by site. The front ends (span_gomp*.c for GNU libgomp,
- * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_futex.c, span_runtime.c) say what
- * happens; span.c (strands and paths), span_tasks.c, span_dependences.c, span_loops.c, span_doacross.c, span_holds.c
- * (locks), span_regions.c (teams and their barriers) and span_phases.c compute; span_record.h is what comes out.
+ * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_conditions.c, span_semaphores.c,
+ * span_futex.c, span_runtime.c) say what happens; span.c (strands and paths), span_tasks.c, span_dependences.c,
+ * span_loops.c, span_doacross.c, span_holds.c (locks), span_tokens.c, span_regions.c (teams and their barriers) and
+ * span_phases.c compute; span_record.h is what comes out.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
  * executes between two calls of the runtime. Each *frame* (a thread's share of a region, or a task) knows the
@@ -412,9 +413,27 @@ void span_depend_on(struct thread *self, struct frame *parent, struct frame *chi
 void span_take_predecessors(struct thread *self, struct frame *frame);
 void span_forget_dependences(struct thread *self, struct frame *frame);
 
+/* paths that wait for somebody (span_tokens.c) */
+struct tokens {
+	uint32_t count;
+	uint32_t orderless; /* of those */
+	struct token *all;
+};
+
+bool span_tokens_init(struct tokens *tokens);
+void span_tokens_clear(struct tokens *tokens, uint32_t orderless);
+void span_tokens_leave(struct tokens *tokens, struct frame *frame, uint32_t count);
+bool span_tokens_take(struct tokens *tokens, struct frame *frame);
+static inline void span_tokens_leave_orderless(struct tokens *tokens)
+{
+	tokens->count++;
+	tokens->orderless++;
+}
+
 /* threads of POSIX (span_threads.c) */
 void span_give_up_threads(struct thread *self, uintptr_t address);
 bool span_is_posix(struct thread *self);
+bool span_has_strand_of_posix(struct thread *self);
 bool span_has_posix(void);
 uint32_t span_posix_computation(void); /* the number of the current one */
 void span_leave_account(struct thread *self);
@@ -422,6 +441,10 @@ void span_after_wait(struct thread *self);
 void span_after_unlock(struct thread *self);
 void span_end_threads(struct thread *self);
 void span_forget_threads(void);
+
+/* conditions (span_conditions.c) */
+void span_guard_locked(struct thread *self, pthread_mutex_t *mutex);
+void span_guard_unlocking(struct thread *self, pthread_mutex_t *mutex);
 
 /* waits by the kernel's futex (span_futex.c) */
 void span_prepare_waits(void);

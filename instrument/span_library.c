@@ -25,5 +25,8 @@
 #include "span_locks.c"
 #include "span_runtime.c"
 #include "span_threads.c"
+#include "span_tokens.c"
 #include "span_meetings.c"
+#include "span_conditions.c"
 #include "span_futex.c"
+#include "span_semaphores.c"

@@ -110,8 +110,10 @@ GIVE(__kmpc_atomic_end, (void), ATOMIC)
 			return call(mutex);                                                                           \
 		span_end_strand(self);                                                                                \
 		failure = call(mutex);                                                                                \
-		if (!failure)                                                                                         \
+		if (!failure) {                                                                                       \
 			span_acquired(self, (uintptr_t)mutex, SPAN_CRITICAL, CALLER);                                 \
+			span_guard_locked(self, mutex);                                                               \
+		}                                                                                                     \
 		span_begin_strand(self);                                                                              \
 		return failure;                                                                                       \
 	}
@@ -127,6 +129,7 @@ EXPORT int pthread_mutex_unlock(pthread_mutex_t *mutex)
 		return call(mutex);
 	span_end_strand(self);
 	span_releasing(self, (uintptr_t)mutex);
+	span_guard_unlocking(self, mutex);
 	failure = call(mutex);
 	span_after_unlock(self);
 	span_begin_strand(self);

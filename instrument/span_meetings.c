@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Where threads of POSIX meet: at a barrier all go on with the longest path, at a condition who waited with the path of
- * who signalled, if that is longer. A condition joins paths only where somebody waited in this run.
- */
+/* Barriers of POSIX: all go on with the longest path. */
 #define _GNU_SOURCE
-#include <time.h>
-
 #include "span.h"
 
-#define MEETINGS 1024 /* barriers and conditions that are told apart */
+#define MEETINGS 1024 /* barriers that are told apart */
 
 /* Where paths meet. Of a barrier two rounds: a fast thread may come back before a slow one has left. */
 struct meeting {
 	_Atomic uintptr_t key;
 	uint32_t count, arrived, round;
-	uint32_t computation; /* that its paths are of */
 	struct group rounds[2];
 };
 
@@ -105,76 +99,3 @@ EXPORT int pthread_barrier_wait(pthread_barrier_t *barrier)
 	span_begin_strand(self);
 	return result;
 }
-
-static void signal_path(struct thread *self, void *condition)
-{
-	struct meeting *meeting = meeting_of(condition);
-
-	if (!meeting)
-		return;
-	spin_lock(&meeting->rounds[0].lock);
-	ensure_prof(&meeting->rounds[0]);
-	if (meeting->computation != span_posix_computation()) {
-		meeting->computation = span_posix_computation();
-		reset_round(&meeting->rounds[0]); /* of whose paths none goes on */
-	}
-	spin_unlock(&meeting->rounds[0].lock);
-	span_report(&meeting->rounds[0], self->frame);
-}
-
-static void take_signal(struct thread *self, void *condition)
-{
-	struct meeting *meeting = meeting_of(condition);
-
-	if (!meeting)
-		return;
-	spin_lock(&meeting->rounds[0].lock);
-	if (meeting->computation == span_posix_computation())
-		span_take_path(self->frame, meeting->rounds[0].best, &meeting->rounds[0].best_prof,
-			       meeting->rounds[0].best_calls);
-	spin_unlock(&meeting->rounds[0].lock);
-}
-
-#define SIGNAL(name)                                                                                                  \
-	EXPORT int name(pthread_cond_t *condition)                                                                    \
-	{                                                                                                             \
-		REAL(int, name, (pthread_cond_t *));                                                                  \
-		struct thread *self = &span_self;                                                                     \
-		int result;                                                                                           \
-                                                                                                                      \
-		if (!span_is_posix(self))                                                                               \
-			return call(condition);                                                                       \
-		span_end_strand(self);                                                                                \
-		signal_path(self, condition);                                                                         \
-		result = call(condition);                                                                             \
-		span_begin_strand(self);                                                                              \
-		return result;                                                                                        \
-	}
-SIGNAL(pthread_cond_signal)
-SIGNAL(pthread_cond_broadcast)
-
-/* The strand ends before the wait, and what woke the thread joins its path; the mutex is its own again by then. */
-#define COND_WAIT(name, parameters, ...)                                                                              \
-	EXPORT int name parameters                                                                                    \
-	{                                                                                                             \
-		REAL(int, name, parameters);                                                                          \
-		struct thread *self = &span_self;                                                                     \
-		int result;                                                                                           \
-                                                                                                                      \
-		if (!span_is_posix(self))                                                                               \
-			return call(__VA_ARGS__);                                                                     \
-		span_end_strand(self);                                                                                \
-		span_leave_account(self);                                                                                          \
-		result = call(__VA_ARGS__);                                                                           \
-		if (!result)                                                                                          \
-			take_signal(self, condition);                                                                 \
-		span_after_wait(self);                                                                                \
-		span_begin_strand(self);                                                                              \
-		return result;                                                                                        \
-	}
-COND_WAIT(pthread_cond_wait, (pthread_cond_t * condition, pthread_mutex_t *mutex), condition, mutex)
-COND_WAIT(pthread_cond_timedwait,
-	  (pthread_cond_t * condition, pthread_mutex_t *mutex, const struct timespec *until), condition, mutex, until)
-COND_WAIT(pthread_cond_clockwait,
-	  (pthread_cond_t * condition, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *until), condition,
-	  mutex, clock, until)

@@ -2,7 +2,8 @@
 /*
  * Threads of POSIX, in programs without a runtime that is followed: from the first pthread_create on, until all such
  * threads are joined, they and the first thread are one phase. A thread is a task that starts with its creator's
- * path; who joins it goes on with the longer path of the two. Where else they meet is in span_meetings.c.
+ * path; who joins it goes on with the longer path of the two. Where else they meet is in span_meetings.c (barriers),
+ * span_conditions.c, span_semaphores.c and span_futex.c.
  *
  * The process may end while threads run: those that are detached, or of a pool that nobody joins. Each leaves now and
  * then what it has done (an *account*: its phase's amounts, its path); what it did since then, its CPU clock tells.
@@ -53,6 +54,12 @@ static uint64_t account_cycles;
 bool span_is_posix(struct thread *self)
 {
 	return self->is_open && self->frame->team == &threads_team;
+}
+
+/* The same where the strand has ended, in a wrapper. */
+bool span_has_strand_of_posix(struct thread *self)
+{
+	return self->frame->team == &threads_team;
 }
 
 bool span_has_posix(void)

@@ -31,7 +31,16 @@ def library() -> Path:
 
 _INCLUDE = f"-I{source_directory()}"
 _STRICT = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror", _INCLUDE)
-_LINKED = ("span_doacross", "span_kmp", "span_left", "span_threads", "span_tree", "span_waits")
+_LINKED = (
+    "span_conditions",
+    "span_doacross",
+    "span_kmp",
+    "span_left",
+    "span_semaphores",
+    "span_threads",
+    "span_tree",
+    "span_waits",
+)
 """Workloads that cannot do without the library."""
 
 

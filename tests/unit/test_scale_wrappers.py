@@ -29,6 +29,7 @@ BESIDE_HOOKS = re.compile(
     r"|omp_get_num_procs|sched_getaffinity|sysconf|get_nprocs"
     r"|pthread_mutex_(lock|trylock|unlock)"
     # threads of POSIX, where no runtime is followed
+    r"|sem_(init|close|post|wait|trywait|timedwait|clockwait)"
     r"|pthread_(create|join|barrier_(init|wait)|cond_(signal|broadcast|wait|timedwait|clockwait))"
     # by what Rust's and C++'s libraries wait; in front of that they yield
     r"|syscall|sched_yield"

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Conditions of POSIX. Who waited goes on with the path of a signal since then: with the shortest, as long as nothing
+ * says which of them woke it, so that who came late to run is not ordered after all that was done meanwhile.
+ *
+ * Who finds what it would have waited for need not wait, and makes no call but for the mutex's. Whether it looked for
+ * it at all, or for what, nobody knows: in general that is no order. But where threads take turns it is, and these look
+ * like nothing else: between a thread's taking of the mutex and its signal no other comes as far as that, and none
+ * signals twice without a wait, or another's signal, in between. As long as the threads of a mutex do so (all but one in
+ * eight times), who takes it and has waited with it before goes on with the path of the last signal, and so does who
+ * was woken.
+ */
+#define _GNU_SOURCE
+#include <time.h>
+
+#include "span.h"
+
+#define CONDITIONS 1024 /* that are told apart */
+#define GUARDS 256	/* mutexes with which threads wait */
+#define DISTURBED 8	/* one in so many turns may be none */
+#define OWN_GUARDS 4
+
+/* A mutex with which threads wait for conditions. */
+struct guard {
+	_Atomic uintptr_t key;
+	struct spin lock;
+	uint32_t computation; /* that the path is of */
+	struct group signalled; /* the longest path that was signalled */
+	struct thread *signaller; /* the last, and it has not waited since */
+	struct thread *inside; /* the last that took the mutex, did not wait, and has not signalled since */
+	bool has_signalled; /* who has the mutex */
+	uint32_t turns, disturbed;
+};
+
+struct condition {
+	_Atomic uintptr_t key;
+	struct spin lock;
+	uint32_t computation; /* that the paths are of */
+	uint32_t waiting;
+	struct tokens signals; /* for those that wait */
+	struct guard *guard;
+};
+
+static struct condition conditions[CONDITIONS];
+static struct guard guards[GUARDS];
+static _Atomic bool has_guards;
+static __thread struct guard *own_guards[OWN_GUARDS]; /* with which this thread has waited */
+static __thread uint32_t own_guard_next;
+
+/* Where a key is among those of a table with open addressing, or is put there; -1 where it is full, or not to be made. */
+#define FIND(table, size, wanted, is_made)                                                                            \
+	({                                                                                                            \
+		uint32_t at_ = (uint32_t)(((uintptr_t)(wanted) * 0x9e3779b97f4a7c15ull) >> 40) % (size), tries_ = 0;  \
+		uintptr_t found_ = 0;                                                                                 \
+                                                                                                                      \
+		for (; tries_ < (size); tries_++, at_ = (at_ + 1) % (size)) {                                         \
+			found_ = atomic_load_explicit(&(table)[at_].key, memory_order_acquire);                       \
+			if (!found_ && (is_made) &&                                                                   \
+			    atomic_compare_exchange_strong(&(table)[at_].key, &found_, (uintptr_t)(wanted)))          \
+				break;                                                                                \
+			if (found_ == (uintptr_t)(wanted) || !found_)                                                 \
+				break;                                                                                \
+		}                                                                                                     \
+		tries_ < (size) && ((is_made) || found_) ? &(table)[at_] : NULL;                                      \
+	})
+
+static struct condition *condition_of(pthread_cond_t *key, bool is_made)
+{
+	struct condition *condition = FIND(conditions, CONDITIONS, key, is_made);
+
+	if (!condition)
+		return NULL;
+	spin_lock(&condition->lock);
+	if (!span_tokens_init(&condition->signals)) {
+		spin_unlock(&condition->lock);
+		return NULL;
+	}
+	if (condition->computation != span_posix_computation()) {
+		condition->computation = span_posix_computation();
+		condition->waiting = 0;
+		condition->guard = NULL;
+		span_tokens_clear(&condition->signals, 0);
+	}
+	return condition;
+}
+
+static struct guard *guard_of(pthread_mutex_t *key, bool is_made)
+{
+	struct guard *guard = FIND(guards, GUARDS, key, is_made);
+
+	if (!guard)
+		return NULL;
+	spin_lock(&guard->lock);
+	if (guard->computation != span_posix_computation()) {
+		guard->computation = span_posix_computation();
+		if (!guard->signalled.best_prof.room)
+			prof_init(&guard->signalled.best_prof);
+		atomic_store(&guard->signalled.best, 0);
+		guard->signaller = guard->inside = NULL;
+		guard->has_signalled = false;
+		guard->turns = guard->disturbed = 0;
+	}
+	return guard;
+}
+
+static bool is_by_turns(const struct guard *guard)
+{
+	return guard->disturbed * DISTURBED <= guard->turns;
+}
+
+static void take_last_signal(struct guard *guard, struct frame *frame)
+{
+	if (is_by_turns(guard))
+		span_take_path(frame, guard->signalled.best, &guard->signalled.best_prof, guard->signalled.best_calls);
+}
+
+static bool has_waited_with(const struct guard *guard)
+{
+	for (int i = 0; i < OWN_GUARDS; i++) {
+		if (own_guards[i] == guard)
+			return true;
+	}
+	return false;
+}
+
+/* The thread has the mutex. */
+void span_guard_locked(struct thread *self, pthread_mutex_t *mutex)
+{
+	struct guard *guard;
+
+	if (LIKELY(!atomic_load_explicit(&has_guards, memory_order_relaxed)) || !span_has_strand_of_posix(self) ||
+	    !(guard = guard_of(mutex, false)))
+		return;
+	guard->has_signalled = false;
+	if (has_waited_with(guard))
+		take_last_signal(guard, self->frame);
+	spin_unlock(&guard->lock);
+	span_after_wait(self);
+}
+
+/* It is about to give it back: if it has not signalled it will, where threads take turns, and until then it is alone. */
+void span_guard_unlocking(struct thread *self, pthread_mutex_t *mutex)
+{
+	struct guard *guard;
+
+	if (LIKELY(!atomic_load_explicit(&has_guards, memory_order_relaxed)) || !span_has_strand_of_posix(self) ||
+	    !(guard = guard_of(mutex, false)))
+		return;
+	if (!guard->has_signalled) {
+		if (guard->inside && guard->inside != self)
+			guard->disturbed++;
+		guard->inside = self;
+	}
+	spin_unlock(&guard->lock);
+}
+
+static void signal_guard(struct thread *self, struct guard *guard)
+{
+	spin_lock(&guard->lock);
+	if (guard->inside == self)
+		guard->inside = NULL;
+	if (guard->signaller == self)
+		guard->disturbed += !guard->has_signalled;
+	else
+		guard->turns++;
+	guard->has_signalled = true;
+	guard->signaller = self;
+	span_report(&guard->signalled, self->frame);
+	spin_unlock(&guard->lock);
+}
+
+static void signal_path(struct thread *self, pthread_cond_t *key, bool is_for_all)
+{
+	struct condition *condition = condition_of(key, false);
+	struct guard *guard;
+	uint32_t missing;
+
+	if (!condition)
+		return;
+	guard = condition->guard;
+	missing = condition->waiting > condition->signals.count ? condition->waiting - condition->signals.count : 0;
+	if (missing)
+		span_tokens_leave(&condition->signals, self->frame, is_for_all ? missing : 1);
+	spin_unlock(&condition->lock);
+	if (guard)
+		signal_guard(self, guard);
+}
+
+static void begin_cond_wait(struct thread *self, pthread_cond_t *key, pthread_mutex_t *mutex)
+{
+	struct condition *condition = condition_of(key, true);
+	struct guard *guard;
+
+	atomic_store_explicit(&has_guards, true, memory_order_relaxed);
+	guard = guard_of(mutex, true);
+	if (guard) {
+		if (guard->inside == self)
+			guard->inside = NULL;
+		if (guard->signaller == self)
+			guard->signaller = NULL;
+		if (!has_waited_with(guard))
+			own_guards[own_guard_next++ % OWN_GUARDS] = guard;
+		spin_unlock(&guard->lock);
+	}
+	if (condition) {
+		condition->waiting++;
+		condition->guard = guard;
+		spin_unlock(&condition->lock);
+	}
+}
+
+/* It has the mutex again. */
+static void end_cond_wait(struct thread *self, pthread_cond_t *key, pthread_mutex_t *mutex, bool is_signalled)
+{
+	struct condition *condition = condition_of(key, false);
+	struct guard *guard;
+
+	if (condition) {
+		if (is_signalled)
+			span_tokens_take(&condition->signals, self->frame);
+		condition->waiting -= condition->waiting > 0;
+		spin_unlock(&condition->lock);
+	}
+	guard = guard_of(mutex, false);
+	if (guard) {
+		guard->has_signalled = false;
+		if (is_signalled)
+			take_last_signal(guard, self->frame);
+		spin_unlock(&guard->lock);
+	}
+}
+
+#define SIGNAL(name, is_for_all)                                                                                      \
+	EXPORT int name(pthread_cond_t *condition)                                                                    \
+	{                                                                                                             \
+		REAL(int, name, (pthread_cond_t *));                                                                  \
+		struct thread *self = &span_self;                                                                     \
+		int result;                                                                                           \
+                                                                                                                      \
+		if (!span_is_posix(self))                                                                             \
+			return call(condition);                                                                       \
+		span_end_strand(self);                                                                                \
+		signal_path(self, condition, is_for_all);                                                             \
+		result = call(condition);                                                                             \
+		span_begin_strand(self);                                                                              \
+		return result;                                                                                        \
+	}
+SIGNAL(pthread_cond_signal, false)
+SIGNAL(pthread_cond_broadcast, true)
+
+/* The strand ends before the wait, and what woke the thread joins its path; the mutex is its own again by then. */
+#define COND_WAIT(name, parameters, ...)                                                                              \
+	EXPORT int name parameters                                                                                    \
+	{                                                                                                             \
+		REAL(int, name, parameters);                                                                          \
+		struct thread *self = &span_self;                                                                     \
+		int result;                                                                                           \
+                                                                                                                      \
+		if (!span_is_posix(self))                                                                             \
+			return call(__VA_ARGS__);                                                                     \
+		span_end_strand(self);                                                                                \
+		span_leave_account(self);                                                                             \
+		begin_cond_wait(self, condition, mutex);                                                              \
+		result = call(__VA_ARGS__);                                                                           \
+		end_cond_wait(self, condition, mutex, !result);                                                       \
+		span_after_wait(self);                                                                                \
+		span_begin_strand(self);                                                                              \
+		return result;                                                                                        \
+	}
+COND_WAIT(pthread_cond_wait, (pthread_cond_t * condition, pthread_mutex_t *mutex), condition, mutex)
+COND_WAIT(pthread_cond_timedwait,
+	  (pthread_cond_t * condition, pthread_mutex_t *mutex, const struct timespec *until), condition, mutex, until)
+COND_WAIT(pthread_cond_clockwait,
+	  (pthread_cond_t * condition, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *until), condition,
+	  mutex, clock, until)

@@ -1,0 +1,37 @@
+"""Work and span of threads that meet by a mutex and conditions, and often need not wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scale_programs import run, speedup
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scale")
+
+
+@pytest.mark.parametrize("threads", [2, 8, 64])
+@pytest.mark.parametrize("form", ["turns_inside", "turns", "turns_by_name"])
+def test_turns(directory: Path, form: str, threads: int) -> None:
+    """Who comes when it is its turn already does not wait, and yet one works at a time: that was x1.5 with two.
+
+    The first time that a thread comes nothing says that it waits for anything: of 64 threads' turns those are a
+    twentieth.
+    """
+    limit = 1.1 if threads == 64 else 1.06
+    assert speedup(run(directory, threads, "span_conditions", form, "100", str(threads), clock="")) < limit
+
+
+@pytest.mark.parametrize("form", ["buffer", "loud_buffer"])
+def test_no_turns_two_sides_of_a_buffer(directory: Path, form: str) -> None:
+    """Both work all the time: x2. Who was woken late is not behind all that was signalled meanwhile: that was x1.5."""
+    assert 1.85 < speedup(run(directory, 2, "span_conditions", form, "100", "2", clock="")) < 2.05
+
+
+def test_no_turns_of_a_pool(directory: Path) -> None:
+    """Seven of eight threads work, as much each."""
+    assert 6.3 < speedup(run(directory, 8, "span_conditions", "pool", "100", "8", clock="")) < 7.2

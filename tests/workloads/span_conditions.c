@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Threads of POSIX that meet by a mutex and conditions, and find now and then that they need not wait; whose work and
+ * span are known, for `parprof scale`: span_conditions FORM N THREADS. N are microseconds of work by the clock.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_THREADS 64
+#define PLACES 4
+#define ROUNDS 1280 /* of all threads together */
+#define ITEMS 400
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER, not_full = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t turn_of[MAX_THREADS];
+static long n, threads, turn, queued, made, held;
+
+static void work_us(long us)
+{
+	struct timespec now;
+	long until;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	for (until = now.tv_sec * 1000000000 + now.tv_nsec + us * 1000;
+	     now.tv_sec * 1000000000 + now.tv_nsec < until;)
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+}
+
+/* One after the other, each with the mutex while it works. */
+static void *turns_inside(void *number)
+{
+	long i = (long)number;
+
+	for (long round = 0; round < ROUNDS / threads; round++) {
+		pthread_mutex_lock(&mutex);
+		while (turn % threads != i)
+			pthread_cond_wait(&changed, &mutex);
+		work_us(n);
+		turn++;
+		pthread_cond_broadcast(&changed);
+		pthread_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
+/* The same without the mutex while it works. */
+static void *turns(void *number)
+{
+	long i = (long)number;
+
+	for (long round = 0; round < ROUNDS / threads; round++) {
+		pthread_mutex_lock(&mutex);
+		while (turn % threads != i)
+			pthread_cond_wait(&changed, &mutex);
+		pthread_mutex_unlock(&mutex);
+		work_us(n);
+		pthread_mutex_lock(&mutex);
+		turn++;
+		pthread_mutex_unlock(&mutex);
+		pthread_cond_broadcast(&changed);
+	}
+	return NULL;
+}
+
+/* The same with a condition for each. */
+static void *turns_by_name(void *number)
+{
+	long i = (long)number;
+
+	for (long round = 0; round < ROUNDS / threads; round++) {
+		pthread_mutex_lock(&mutex);
+		while (turn % threads != i)
+			pthread_cond_wait(&turn_of[i], &mutex);
+		pthread_mutex_unlock(&mutex);
+		work_us(n);
+		pthread_mutex_lock(&mutex);
+		turn++;
+		pthread_cond_signal(&turn_of[(i + 1) % threads]);
+		pthread_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
+/* Thread 0 makes items for all others, who have an equal share of them and work threads - 1 times as long on each: all
+ * have as much to do. */
+static void *buffer(void *number)
+{
+	long share = ITEMS / (threads - 1);
+
+	for (long item = 0; !number && item < share * (threads - 1); item++) {
+		work_us(n);
+		pthread_mutex_lock(&mutex);
+		while (queued == PLACES * threads)
+			pthread_cond_wait(&not_full, &mutex);
+		queued++;
+		pthread_cond_signal(&changed);
+		pthread_mutex_unlock(&mutex);
+	}
+	for (long item = 0; number && item < share; item++) {
+		pthread_mutex_lock(&mutex);
+		while (!queued)
+			pthread_cond_wait(&changed, &mutex);
+		queued--;
+		pthread_cond_signal(&not_full);
+		pthread_mutex_unlock(&mutex);
+		work_us((threads - 1) * n);
+	}
+	return NULL;
+}
+
+/* The same with one condition for all. */
+static void *loud_buffer(void *number)
+{
+	long share = ITEMS / (threads - 1);
+
+	for (long item = 0; !number && item < share * (threads - 1); item++) {
+		work_us(n);
+		pthread_mutex_lock(&mutex);
+		while (queued == PLACES * threads)
+			pthread_cond_wait(&changed, &mutex);
+		queued++;
+		pthread_cond_broadcast(&changed);
+		pthread_mutex_unlock(&mutex);
+	}
+	for (long item = 0; number && item < share; item++) {
+		pthread_mutex_lock(&mutex);
+		while (!queued)
+			pthread_cond_wait(&changed, &mutex);
+		queued--;
+		pthread_cond_broadcast(&changed);
+		pthread_mutex_unlock(&mutex);
+		work_us((threads - 1) * n);
+	}
+	return NULL;
+}
+
+/* A lock made of a condition: who had it before is chance, and it is held for half of the work. */
+static void *half_locked(void *number)
+{
+	for (long round = 0; round < ROUNDS / threads; round++) {
+		work_us(n + 0 * (long)number);
+		pthread_mutex_lock(&mutex);
+		while (held)
+			pthread_cond_wait(&changed, &mutex);
+		held = 1;
+		pthread_mutex_unlock(&mutex);
+		work_us(n);
+		pthread_mutex_lock(&mutex);
+		held = 0;
+		pthread_cond_signal(&changed);
+		pthread_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
+/* The first thread makes tasks that are there before anybody waits; the others have an equal share, and say when each is
+ * done. */
+static void *pool(void *number)
+{
+	long share = ROUNDS / (threads - 1);
+
+	if (!number) {
+		pthread_mutex_lock(&mutex);
+		queued = share * (threads - 1);
+		pthread_cond_broadcast(&changed);
+		while (made < share * (threads - 1))
+			pthread_cond_wait(&not_full, &mutex);
+		pthread_mutex_unlock(&mutex);
+	}
+	for (long task = 0; number && task < share; task++) {
+		pthread_mutex_lock(&mutex);
+		while (!queued)
+			pthread_cond_wait(&changed, &mutex);
+		queued--;
+		pthread_mutex_unlock(&mutex);
+		work_us(n);
+		pthread_mutex_lock(&mutex);
+		made++;
+		pthread_cond_signal(&not_full);
+		pthread_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
+int main(int count, char **arguments)
+{
+	static const struct {
+		const char *name;
+		void *(*body)(void *);
+	} forms[] = {
+		{"turns_inside", turns_inside}, {"turns", turns}, {"turns_by_name", turns_by_name},
+		{"buffer", buffer}, {"loud_buffer", loud_buffer}, {"half_locked", half_locked}, {"pool", pool},
+	};
+	void *(*body)(void *) = NULL;
+	pthread_t all[MAX_THREADS];
+
+	if (count != 4)
+		return 2;
+	n = atol(arguments[2]);
+	threads = atol(arguments[3]);
+	for (size_t i = 0; i < sizeof(forms) / sizeof(*forms); i++)
+		if (!strcmp(arguments[1], forms[i].name))
+			body = forms[i].body;
+	if (!body || threads < 2 || threads > MAX_THREADS)
+		return 2;
+	for (long i = 0; i < threads; i++)
+		pthread_cond_init(&turn_of[i], NULL);
+	for (long i = 0; i < threads; i++)
+		pthread_create(&all[i], NULL, body, (void *)i);
+	for (long i = 0; i < threads; i++)
+		pthread_join(all[i], NULL);
+	return 0;
+}
