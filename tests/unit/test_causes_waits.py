@@ -381,6 +381,20 @@ def test_threads_that_are_started_for_unequal_pieces(small: int, kind: Kind) -> 
     assert first(found(*rows))[0] is kind
 
 
+@pytest.mark.parametrize(("alone", "kind"), [(250, Kind.IMBALANCE), (90, Kind.STARVED)])
+def test_who_of_a_pool_has_the_longest_piece_is_chance(alone: int, kind: Kind) -> None:
+    """Java's ForkJoinPool, in several rounds: by their sums both threads have equal shares, but whoever has none of the
+    pieces that last sleeps for as long as the other one works alone."""
+    rows = []
+    for tid in (8, 9):
+        rows += [row("compute", alone, 1, tid), row("compute", 400, 2, tid)]
+        rows.append(row("std::ForkJoinPool.awaitWork; [waits: condition]", tid=tid, wait=alone))
+    spare = row("std::tick; pthread_cond_timedwait; [waits: condition]", tid=3, wait=1000)
+    (cause,) = found(*rows, spare)
+    assert (cause.kind, cause.function) == (kind, "compute")
+    assert ("38 % of the time one alone" in cause.what) == (kind is Kind.IMBALANCE)
+
+
 def test_very_many_threads_that_wait_in_turn_are_counted() -> None:
     """A server with a thread for each request; nobody has done much of it."""
     rows = []
