@@ -1092,6 +1092,29 @@ def test_who_takes_from_a_queue_is_known_in_a_program_that_was_attached_to() -> 
     assert (cause.kind, cause.function) == (Kind.STARVED, "compress_row")
 
 
+@pytest.mark.parametrize(
+    ("sleep", "beside", "told"),
+    [
+        ("main; fetch; usleep; [waits: sleep]", [], "t9 (pid 9) for time to pass in fetch (usleep)"),
+        ("slow+0x10; usleep; [waits: sleep]", [], "t9 (pid 9) for time to pass (usleep)"),
+        ("main; fetch; read; [waits: network]", [], "t9 (pid 9) for the network in fetch (read)"),
+        ("main; fetch; read; [waits: pipe]", [], ""),
+        ("main; fetch; usleep; [waits: sleep]", ["main; log; usleep; [waits: sleep]"], ""),
+    ],
+)
+def test_what_the_writer_of_a_pipe_waits_for_is_told_with_who_reads_it(
+    sleep: str, beside: Sequence[str], told: str
+) -> None:
+    """``slow | use``: the writer does next to none of the work, so it is not named itself, but it alone slept."""
+    rows = [row("main; digest", 200, 1, 8, pid=8), row(sleep.rpartition("; ")[0], 2, 1, 9, pid=9)]
+    rows.append(row("main; read; [waits: pipe]", tid=8, pid=8, wait=800, stall=1600))
+    rows += [row(name, tid=pid, pid=pid, wait=700) for pid, name in enumerate([sleep, *beside], 9)]
+    (cause,) = [one for one in found(*rows) if one.kind is Kind.STALL]
+    assert cause.function == "main" and "for a pipe (read)" in cause.what
+    assert (f"(read), and {told}" if told else "waits for a pipe (read)") in cause.what
+    assert ("if that one writes" in cause.remedy) == ("meanwhile" in cause.what) == bool(told)
+
+
 GO = "clone; runtime.mstart"
 CGO = "_cgo_sys_thread_start; threadentry; runtime/cgo(.text); runtime.mstart1"
 NETPOLL = "runtime.findRunnable; runtime.netpoll; runtime.epollwait.abi0; [waits: network]"

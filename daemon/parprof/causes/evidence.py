@@ -19,6 +19,7 @@ from parprof.causes.gil import NOTHING, Beside, beside
 from parprof.causes.ownership import Owner, Ownership, nameless_files, partly_named, script_folders
 from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.sleepers import with_sleepers
+from parprof.causes.upstream import sleeps_of
 from parprof.cct.tree import Procedure
 from parprof.metrics import WAIT, Metrics, add_to
 from parprof.model import OTHERS, Frame, Interval, PathSample
@@ -197,6 +198,8 @@ class Evidence:
         schedulers = {pid for pid, frames in seen.items() if runs_routines(frames)}
         self.company = Company(rows, cores, intervals, schedulers)
         """What ran beside what."""
+        self.sleeps = sleeps_of((row.metrics, row.thread, row.function, row.route) for row in rows)
+        """Which threads slept by themselves."""
         self._grow(rows)
         for place in reversed(list(self.root.walk())):  # callees before their callers
             place.regions_ns += place.all.in_region_ns
