@@ -1092,6 +1092,25 @@ def test_who_takes_from_a_queue_is_known_in_a_program_that_was_attached_to() -> 
     assert (cause.kind, cause.function) == (Kind.STARVED, "compress_row")
 
 
+@pytest.mark.parametrize("render", [0, 30])
+def test_a_function_that_all_threads_call_in_the_same_way_is_no_helper(render: int) -> None:
+    """uWSGI: the main thread serves requests as the others do, by a call path of its own, and runs a script by a
+    library for that."""
+    script = "/home/u/app/app.py"
+    runs = library("python_call"), Frame("application", script, 3, 1, "python")
+    rows = []
+    for tid, begins in ((7, "main; run; serve"), (2, "serve"), (3, "serve")):
+        rows.append(row(f"{begins}; accept; __epoll; [waits: lock]", tid=tid, wait=90, stall=60))
+        for one, name in (
+            (row(f"{begins}; handle", 8, 1, tid), "cached"),
+            (row(f"{begins}; handle", render, CORES, tid), "render"),
+        ):
+            rows.append(replace(one, path=(*one.path, *runs, Frame(name, script, 7, 1, "python"))))
+        lock = row("pthread_mutex_lock; [waits: lock]", tid=tid, wait=400, stall=400)
+        rows.append(replace(lock, path=(*rows[-2].path, *lock.path)))
+    assert first(found(*rows)) == (Kind.STALL, "cached")
+
+
 @pytest.mark.parametrize(
     ("sleep", "beside", "told"),
     [

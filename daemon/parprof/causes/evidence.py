@@ -189,6 +189,8 @@ class Evidence:
         """Whether nothing of the program itself has a name."""
         self.functions: dict[Procedure, float] = defaultdict(float)
         """Work by function, itself and what it calls."""
+        self.calls: dict[tuple[Procedure, Procedure], float] = defaultdict(float)
+        """The same by function and who calls it, wherever that is called itself."""
         seen = _by_process(samples)
         rows, self.is_stripped = _rows(samples, cores, seen)
         found = beside(samples, [row.function for row in rows], intervals)
@@ -251,6 +253,8 @@ class Evidence:
             place.all.called_back_ns += metrics.work_ns
         if not step.procedure.is_loop:
             self.functions[step.procedure] += metrics.work_ns
+            if place.parent is not None:
+                self.calls[step.procedure, place.parent.function.procedure] += metrics.work_ns
 
 
 def _rows(

@@ -40,7 +40,7 @@ class RouteStep(NamedTuple):
     start_line: int
     is_called_back: bool = False
     """Whether frames that are not the program's lie between this and its caller, and no event loop or pool is among
-    them."""
+    them, nor is it a script that a program has an interpreter for, as servers have for what they serve."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,7 +161,8 @@ class Route:
         if called_back:
             between = self.book.along(self.path[self.spans[2 * at - 1] + 1 : first])
             is_foreign = any(not fact.is_loop and fact.owner is not Owner.PROGRAM for fact in between)
-            called_back = is_foreign and self.book.schedulers.isdisjoint(between)
+            is_run = self.path[first].module == SCRIPT != self.path[self.spans[2 * at - 1]].module
+            called_back = is_foreign and not is_run and self.book.schedulers.isdisjoint(between)
         frame = self.path[first]
         procedure = self.book.of(frame).procedure
         return RouteStep(procedure, self.owner, self.path[last].line, frame.start_line, called_back)
