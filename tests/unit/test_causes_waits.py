@@ -1111,6 +1111,20 @@ def test_a_function_that_all_threads_call_in_the_same_way_is_no_helper(render: i
     assert first(found(*rows)) == (Kind.STALL, "cached")
 
 
+def test_threads_that_sleep_in_turn_with_a_lock_in_one_function_kept_each_other_waiting() -> None:
+    """Whatever they began with: of each it is a third, but together they slept all of the time."""
+    rows = []
+    for tid, begins in ((7, "main; run; serve"), (2, "serve"), (3, "serve")):
+        cached = f"{begins}; application; cached"
+        rows += [
+            row(cached, 20, 1, tid),
+            row(f"{cached}; pthread_mutex_lock; [waits: lock]", tid=tid, wait=600, stall=570),
+            row(f"{cached}; usleep; [waits: sleep]", tid=tid, wait=300, stall=30),
+        ]
+    causes = found(*rows)
+    assert first(causes) == (Kind.STALL, "cached") and "for time to pass (usleep)" in causes[0].what
+
+
 @pytest.mark.parametrize(
     ("sleep", "beside", "told"),
     [

@@ -238,7 +238,7 @@ class SiteSearch:
         if (
             kid.procedure.is_loop
             or (self._takes_turns(place.all) and not self._is_share(kid, place))
-            or (region is not None and self._is_solo(place.all))
+            or (region is not None and (self._is_solo(place.all) or is_counted(place.all.metrics)))
         ):
             return True
         if place.procedure.is_loop:
