@@ -771,6 +771,11 @@ LOOP = "/usr/lib/python3.11/asyncio/base_events.py"
     ("between", "function"),
     [
         ((Frame("BaseEventLoop.run_forever", LOOP, 3, 1, "python"),), "reply"),
+        ((Frame("Command.main", "/v/lib/python3.11/site-packages/click/core.py", 3, 1, "python"),), "reply"),
+        ((Frame("main", "/usr/lib/python3.11/unittest/main.py", 3, 1, "python"), library("call")), "reply"),
+        ((library("event_base_loop"),), "reply"),
+        ((library("uv_run"), library("uv__io_poll")), "reply"),
+        ((library("QCoreApplication::exec()"),), "reply"),
         ((library("list_sort"),), "<module>"),
     ],
 )
