@@ -294,6 +294,31 @@ def test_bystanders_are_spared() -> None:
             other.wait()
 
 
+def test_switches_are_followed_again_when_a_bystanders_storm_is_over() -> None:
+    """Though the one that is watched uses no CPU time that would pay for looks."""
+    with session_of() as session:
+        other = subprocess.Popen(["sleep", "60"])
+
+        def wait(seconds: float) -> None:
+            end = time.monotonic() + seconds
+            profiling.run_until(session, lambda: time.monotonic() > end)
+
+        def follows() -> bool:
+            return session.kernel.breaker.follows_switches
+
+        try:
+            session.watch(other.pid)
+            with running(GOMP, "pingpong", "60"):
+                profiling.run_until(session, lambda: not follows(), limit_s=10)
+                wait(1.5)
+            profiling.run_until(session, follows, limit_s=10)
+            wait(1.5)
+            assert follows(), "for good"
+        finally:
+            other.kill()
+            other.wait()
+
+
 def with_a_core_each(made: profiling.Run) -> list[TraceRecord]:
     """The samples at whose time all threads that worked had a core: they were sampled just before and just after."""
     period_ns = 1.3e9 / 999

@@ -46,12 +46,15 @@ def account(
     glimpsed: Any = (),
     glimpses: int = 0,
     unglimpsed_s: float = 0,
+    unfollowed_s: float | None = None,
 ) -> Accounting:
     image = SimpleNamespace(
         ready_ns=ready_s * SECOND, process=SimpleNamespace(pid=1, comm="x"), runtime="none"
     )
     drain = SimpleNamespace(facts=facts or {}, frequency_hz=100)
     counted = {"ticks": ticks, "glimpses": glimpses, "unglimpsed_us": round(unglimpsed_s * 1e6)}
+    if unfollowed_s is not None:
+        counted["unfollowed_us"] = round(unfollowed_s * 1e6)
     kernel = SimpleNamespace(statistics=lambda: counted)
     measured: Any = SimpleNamespace(
         images={MAIN: image}, main=MAIN, scopes=(times,), drain=drain, kernel=kernel
@@ -106,6 +109,22 @@ def test_where_switches_were_not_followed_the_rest_is_time_in_which_nobody_worke
     found = account(samples, times(0, 4, exact=False), ticks=9)
     assert found.accounted == pytest.approx(1) and found.stall_s == pytest.approx(6)
     assert samples[-1].path == NOBODY and samples[-1].metrics[STALL] == pytest.approx(5 * SECOND)
+
+
+def test_while_switches_were_followed_nobody_worked_for_no_longer_than_was_counted() -> None:
+    """On a busy machine, with switches too dear for half a second only: the rest is of cores that others had."""
+    samples = [row("solve", work_ns=2, idleness_ns=1), row("read", stall_ns=1)]
+    followed = times(0.75, 4.25, exact=False)
+    found = account(samples, followed, ready_s=3, ticks=9, unfollowed_s=0.5)
+    assert found.accounted == pytest.approx(1)
+    assert found.stall_s == pytest.approx(2 * (0.75 + 0.5))
+    assert found.ready_s + found.stolen_s == pytest.approx(10 - 3 - 2.5)
+
+
+def test_beyond_what_was_counted_others_had_cores_only_as_far_as_threads_waited_for_one() -> None:
+    found = account([row("solve", work_ns=4)], times(0, 4, exact=False), ready_s=0.5, ticks=9, unfollowed_s=0)
+    assert found.stall_s == 0 and found.stolen_s == pytest.approx(1)
+    assert found.accounted == pytest.approx((4 + 0.5 + 1) / 8)
 
 
 def test_glimpses_tell_where_nobody_worked_when_switches_were_not_followed() -> None:

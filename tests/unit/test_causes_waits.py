@@ -381,6 +381,20 @@ def test_threads_that_are_started_for_unequal_pieces(small: int, kind: Kind) -> 
     assert first(found(*rows))[0] is kind
 
 
+@pytest.mark.parametrize(("alone", "kind"), [(250, Kind.IMBALANCE), (90, Kind.STARVED)])
+def test_who_of_a_pool_has_the_longest_piece_is_chance(alone: int, kind: Kind) -> None:
+    """Java's ForkJoinPool, in several rounds: by their sums both threads have equal shares, but whoever has none of the
+    pieces that last sleeps for as long as the other one works alone."""
+    rows = []
+    for tid in (8, 9):
+        rows += [row("compute", alone, 1, tid), row("compute", 400, 2, tid)]
+        rows.append(row("std::ForkJoinPool.awaitWork; [waits: condition]", tid=tid, wait=alone))
+    spare = row("std::tick; pthread_cond_timedwait; [waits: condition]", tid=3, wait=1000)
+    (cause,) = found(*rows, spare)
+    assert (cause.kind, cause.function) == (kind, "compute")
+    assert ("38 % of the time one alone" in cause.what) == (kind is Kind.IMBALANCE)
+
+
 def test_very_many_threads_that_wait_in_turn_are_counted() -> None:
     """A server with a thread for each request; nobody has done much of it."""
     rows = []
@@ -757,6 +771,11 @@ LOOP = "/usr/lib/python3.11/asyncio/base_events.py"
     ("between", "function"),
     [
         ((Frame("BaseEventLoop.run_forever", LOOP, 3, 1, "python"),), "reply"),
+        ((Frame("Command.main", "/v/lib/python3.11/site-packages/click/core.py", 3, 1, "python"),), "reply"),
+        ((Frame("main", "/usr/lib/python3.11/unittest/main.py", 3, 1, "python"), library("call")), "reply"),
+        ((library("event_base_loop"),), "reply"),
+        ((library("uv_run"), library("uv__io_poll")), "reply"),
+        ((library("QCoreApplication::exec()"),), "reply"),
         ((library("list_sort"),), "<module>"),
     ],
 )
@@ -1076,6 +1095,62 @@ def test_who_takes_from_a_queue_is_known_in_a_program_that_was_attached_to() -> 
     waits = row("produce; crossbeam_channel::channel::Sender<T>::send; [waits: condition]", tid=3, wait=390)
     (cause,) = found(works, row("produce; make_row", 100, CORES, tid=3), waits)
     assert (cause.kind, cause.function) == (Kind.STARVED, "compress_row")
+
+
+@pytest.mark.parametrize("render", [0, 30])
+def test_a_function_that_all_threads_call_in_the_same_way_is_no_helper(render: int) -> None:
+    """uWSGI: the main thread serves requests as the others do, by a call path of its own, and runs a script by a
+    library for that."""
+    script = "/home/u/app/app.py"
+    runs = library("python_call"), Frame("application", script, 3, 1, "python")
+    rows = []
+    for tid, begins in ((7, "main; run; serve"), (2, "serve"), (3, "serve")):
+        rows.append(row(f"{begins}; accept; __epoll; [waits: lock]", tid=tid, wait=90, stall=60))
+        for one, name in (
+            (row(f"{begins}; handle", 8, 1, tid), "cached"),
+            (row(f"{begins}; handle", render, CORES, tid), "render"),
+        ):
+            rows.append(replace(one, path=(*one.path, *runs, Frame(name, script, 7, 1, "python"))))
+        lock = row("pthread_mutex_lock; [waits: lock]", tid=tid, wait=400, stall=400)
+        rows.append(replace(lock, path=(*rows[-2].path, *lock.path)))
+    assert first(found(*rows)) == (Kind.STALL, "cached")
+
+
+def test_threads_that_sleep_in_turn_with_a_lock_in_one_function_kept_each_other_waiting() -> None:
+    """Whatever they began with: of each it is a third, but together they slept all of the time."""
+    rows = []
+    for tid, begins in ((7, "main; run; serve"), (2, "serve"), (3, "serve")):
+        cached = f"{begins}; application; cached"
+        rows += [
+            row(cached, 20, 1, tid),
+            row(f"{cached}; pthread_mutex_lock; [waits: lock]", tid=tid, wait=600, stall=570),
+            row(f"{cached}; usleep; [waits: sleep]", tid=tid, wait=300, stall=30),
+        ]
+    causes = found(*rows)
+    assert first(causes) == (Kind.STALL, "cached") and "for time to pass (usleep)" in causes[0].what
+
+
+@pytest.mark.parametrize(
+    ("sleep", "beside", "told"),
+    [
+        ("main; fetch; usleep; [waits: sleep]", [], "t9 (pid 9) for time to pass in fetch (usleep)"),
+        ("slow+0x10; usleep; [waits: sleep]", [], "t9 (pid 9) for time to pass (usleep)"),
+        ("main; fetch; read; [waits: network]", [], "t9 (pid 9) for the network in fetch (read)"),
+        ("main; fetch; read; [waits: pipe]", [], ""),
+        ("main; fetch; usleep; [waits: sleep]", ["main; log; usleep; [waits: sleep]"], ""),
+    ],
+)
+def test_what_the_writer_of_a_pipe_waits_for_is_told_with_who_reads_it(
+    sleep: str, beside: Sequence[str], told: str
+) -> None:
+    """``slow | use``: the writer does next to none of the work, so it is not named itself, but it alone slept."""
+    rows = [row("main; digest", 200, 1, 8, pid=8), row(sleep.rpartition("; ")[0], 2, 1, 9, pid=9)]
+    rows.append(row("main; read; [waits: pipe]", tid=8, pid=8, wait=800, stall=1600))
+    rows += [row(name, tid=pid, pid=pid, wait=700) for pid, name in enumerate([sleep, *beside], 9)]
+    (cause,) = [one for one in found(*rows) if one.kind is Kind.STALL]
+    assert cause.function == "main" and "for a pipe (read)" in cause.what
+    assert (f"(read), and {told}" if told else "waits for a pipe (read)") in cause.what
+    assert ("if that one writes" in cause.remedy) == ("meanwhile" in cause.what) == bool(told)
 
 
 GO = "clone; runtime.mstart"

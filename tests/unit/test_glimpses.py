@@ -51,7 +51,12 @@ def test_what_nobody_saw_belongs_to_the_glimpses_around_it() -> None:
     one.leave(*busy.at(1150))
     one.finish(*busy.at(1400))
     assert totals_ms(one.weigh({})) == {8: pytest.approx(10 * (150 + 50 + 250) / 50)}
-    assert one.statistics() == {"glimpses": 2, "glimpsed_us": 150_000, "unglimpsed_us": 0}
+    assert one.statistics() == {
+        "glimpses": 2,
+        "glimpsed_us": 150_000,
+        "unfollowed_us": 950_000,
+        "unglimpsed_us": 0,
+    }
     assert totals_ms(one.weigh(seen(2, 10, user=9))) == {9: 90.0}, "what came late"
 
 

@@ -83,6 +83,16 @@ FUTEXES = {
     "<std::sync::poison::condvar::Condvar>::wait; pop": WaitKind.CONDITION,
     "syscall; std::sys::sync::thread_parking::futex::Parker::park; std::thread::park; "
     "std::sync::mpmc::context::Context::wait_until; std::sync::mpsc::Receiver<T>::recv": WaitKind.CONDITION,
+    "syscall; <rayon_core::latch::LockLatch>::wait_and_reset; "
+    "<rayon_core::registry::Registry>::in_worker_cold::<w::add>": WaitKind.CONDITION,
+    "syscall; <rayon_core::registry::WorkerThread>::wait_until_cold; "
+    "<rayon_core::registry::ThreadBuilder>::run": WaitKind.CONDITION,
+    "syscall; <tokio::runtime::scheduler::multi_thread::worker::Context>::run; "
+    "tokio::runtime::scheduler::multi_thread::worker::run": WaitKind.CONDITION,
+    "syscall; <tokio::runtime::blocking::pool::Inner>::run; start_thread": WaitKind.CONDITION,
+    "syscall; <std::sync::mpmc::context::Context>::wait_until; w::take": WaitKind.CONDITION,
+    "syscall; w::own_lock; <rayon_core::job::HeapJob<w::add> as rayon_core::job::Job>::execute; "
+    "<rayon_core::registry::WorkerThread>::wait_until_cold": WaitKind.LOCK,
     "runtime.futex.abi0; runtime.futexsleep; runtime.notesleep; runtime.mPark; runtime.stopm": WaitKind.CONDITION,
     "libc.so.6+0x89d60; sem_wait; consume": WaitKind.CONDITION,
     "libgomp.so.1+0x1dbf0; GOMP_ordered_start; loop._omp_fn.0; GOMP_parallel": WaitKind.CONDITION,

@@ -213,7 +213,7 @@ _BY_FUNCTION = (
         re.compile(
             r"(?:pthread_cond_\w*wait|cnd_\w*wait|sem_\w*wait|new_sem_wait|GOMP_(?:ordered|doacross)_\w+)|"
             r"(?:.*::)?(?:condition_variable\w*|[Cc]ond[Vv]ar)(?:<.*>)?::wait|"
-            r"(?:.*::)?\w*(?:semaphore|Semaphore|latch)\w*(?:<.*>)?::\w*(?:acquire|wait)|"
+            r"(?:.*::)?\w*(?:[Ss]emaphore|[Ll]atch)\w*(?:<.*>)?::\w*(?:acquire|wait)|"
             r".*__atomic_futex_unsigned|std::__atomic_(?:base(?:<.*>)?::wait|wait_address)|"
             r"(?:.*::)?(?:Parker|Thread|thread|functions)::park\b|(?:.*::)?(?:mpsc|mpmc|channel)::|"
             r"runtime\.(?:notet?sleepg?|mPark|stopm|semasleep)\b|g_cond_wait|absl::CondVar::Wait|ethr_event_t?wait\b"
@@ -259,6 +259,12 @@ _INSIDE = re.compile(
 _RUNTIME = re.compile(r"lib(?:gomp|omp|iomp)\S*\+0x|gomp_|kmp_")
 """Those of OpenMP's runtimes alone."""
 _C_LIBRARY = re.compile(r"futex|syscall|lll_|pthread_|sem_|new_sem_|lib(?:c|pthread)[.-]\S*\+0x")
+_PARKS = re.compile(
+    r"<*(?:rayon_core::registry::WorkerThread>?::wait_until|tokio::runtime::(?:scheduler|blocking::pool|park)::|"
+    r"(?:\w+::)*context::Context>?::wait_until)"
+)
+"""Into functions of pools of threads in Rust a condition or a parker is inlined as a rule, and leaves no name; what a
+mutex does to sleep is never."""
 _STRIPPED_PYTHON = re.compile(r"(?:lib)?python\d\S*\+0x")
 """A stripped interpreter itself waits on a condition for one thing: its lock, the GIL."""
 
@@ -279,6 +285,8 @@ def thread_wait_kind(functions: Iterable[str]) -> WaitKind:
     caller = next(dropwhile(_C_LIBRARY.match, names), "")
     if _STRIPPED_PYTHON.match(caller):
         return WaitKind.LOCK
+    if _PARKS.match(caller):
+        return WaitKind.CONDITION
     inside = list(takewhile(_INSIDE.match, names))
     is_idle = len(inside) == len(names) and any(map(_RUNTIME.match, inside))
     if is_idle or any(map(_OF_TEAM.match, inside)):

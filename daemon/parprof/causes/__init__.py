@@ -3,8 +3,8 @@
 Three steps, a module each. `evidence` makes a tree of the program's own code out of samples (`ownership` says whose
 code a frame is, `routes` how a path leads through it), `sites` finds the subtrees in which one and the same thing goes
 wrong, and `kinds` tells what that is, also from how threads wait (`waiting`). `sleepers` says before that who kept all
-others asleep; `processes` and `interpreters` tell what is one process's, or in no code of the program's. `ranking` puts
-them together.
+others asleep, `upstream` who may keep the reader of a pipe waiting; `processes` and `interpreters` tell what is one
+process's, or in no code of the program's. `ranking` puts them together.
 """
 
 from parprof.causes.diagnosis import Kind

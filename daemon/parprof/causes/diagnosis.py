@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from parprof.causes.company import Company
 from parprof.causes.sites import LossSite
+from parprof.causes.upstream import Sleep
 from parprof.metrics import Metrics
 from parprof.model import Frame, PathSample
 from parprof.values import dataclass
@@ -73,6 +74,8 @@ class Setting:
     """Nothing of the program itself has a name."""
     company: Company | None = None
     """What ran beside what, if anybody looked."""
+    sleeps: tuple[Sleep, ...] = ()
+    """Which threads slept by themselves, for a time, a file or the network."""
 
     @property
     def is_openmp(self) -> bool:

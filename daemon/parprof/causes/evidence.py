@@ -19,6 +19,7 @@ from parprof.causes.gil import NOTHING, Beside, beside
 from parprof.causes.ownership import Owner, Ownership, nameless_files, partly_named, script_folders
 from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.sleepers import with_sleepers
+from parprof.causes.upstream import sleeps_of
 from parprof.cct.tree import Procedure
 from parprof.metrics import WAIT, Metrics, add_to
 from parprof.model import OTHERS, Frame, Interval, PathSample
@@ -188,6 +189,8 @@ class Evidence:
         """Whether nothing of the program itself has a name."""
         self.functions: dict[Procedure, float] = defaultdict(float)
         """Work by function, itself and what it calls."""
+        self.calls: dict[tuple[Procedure, Procedure], float] = defaultdict(float)
+        """The same by function and who calls it, wherever that is called itself."""
         seen = _by_process(samples)
         rows, self.is_stripped = _rows(samples, cores, seen)
         found = beside(samples, [row.function for row in rows], intervals)
@@ -197,6 +200,8 @@ class Evidence:
         schedulers = {pid for pid, frames in seen.items() if runs_routines(frames)}
         self.company = Company(rows, cores, intervals, schedulers)
         """What ran beside what."""
+        self.sleeps = sleeps_of((row.metrics, row.thread, row.function, row.route) for row in rows)
+        """Which threads slept by themselves."""
         self._grow(rows)
         for place in reversed(list(self.root.walk())):  # callees before their callers
             place.regions_ns += place.all.in_region_ns
@@ -248,6 +253,8 @@ class Evidence:
             place.all.called_back_ns += metrics.work_ns
         if not step.procedure.is_loop:
             self.functions[step.procedure] += metrics.work_ns
+            if place.parent is not None:
+                self.calls[step.procedure, place.parent.function.procedure] += metrics.work_ns
 
 
 def _rows(

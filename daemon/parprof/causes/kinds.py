@@ -37,7 +37,7 @@ from parprof.causes.sites import (
     workers,
 )
 from parprof.causes.stalls import stall
-from parprof.causes.waiting import is_lock, queue_of, task_waits, thread_waits
+from parprof.causes.waiting import is_lock, queue_of, task_waits, thread_waits, waits_for_work_ns
 from parprof.metrics import WAIT
 
 _SPINS = 0.1
@@ -58,6 +58,8 @@ _PREPARED = {
 """What is said of it, and what helps."""
 _UNEQUAL, _OFTEN_ALONE = 1.4, 0.3
 """The largest of several pieces over their mean, from which on they are unequal; and how far threads are alone then."""
+_FOR_WORK = 0.6
+"""Of the idleness at a place: who sleeps so long for work is why."""
 _OFTEN_STARTED = 4
 """Threads, for each core: of so many, each is there for one piece of work."""
 _GIVES = re.compile(r".*(?:send|push|\bput)", re.IGNORECASE)
@@ -243,7 +245,7 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
         return None
     tally = site.tally
     if hides_threads(tally, setting):
-        return _unequal_routines(alone(tally.metrics, setting.cores))
+        return _unequal_by_turns("routines", alone(tally.metrics, setting.cores))
     if site.region is not None and is_single(tally, setting.cores):
         if queue_of(site):
             return None
@@ -270,11 +272,11 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     return Diagnosis(Kind.IMBALANCE, f"{who} have unequal shares of the work{shown}", remedy)
 
 
-def _unequal_routines(by_itself: float) -> Diagnosis:
-    """Which thread has a routine is chance: how much each did tells nothing."""
+def _unequal_by_turns(who: str, by_itself: float) -> Diagnosis:
+    """Which thread has a routine, or a piece of work, is chance: how much each did tells nothing."""
     return Diagnosis(
         Kind.IMBALANCE,
-        f"several routines work here, but {100 * by_itself:.0f} % of the time one alone: unequal pieces, or too few",
+        f"several {who} work here, but {100 * by_itself:.0f} % of the time one alone: unequal pieces, or too few",
         "pieces of equal size, or smaller ones that are fetched by whoever is free",
     )
 
@@ -328,6 +330,9 @@ def _starved(site: LossSite, setting: Setting) -> Diagnosis | None:
         )
     if setting.is_openmp and site.region is not None and len(workers(site.tally)) > setting.cores:
         return too_many_threads(site, setting)
+    by_itself = alone(site.tally.metrics, setting.cores)
+    if _is_of_pool(site, setting) and by_itself >= _OFTEN_ALONE:
+        return _unequal_by_turns("threads", by_itself)
     remedy = "smaller pieces of work, with fewer dependences"
     who = "processes" if many_processes(site.tally) > 1 else "threads"
     if setting.is_openmp and who == "threads":
@@ -336,6 +341,14 @@ def _starved(site: LossSite, setting: Setting) -> Diagnosis | None:
         f"{who} have equal shares, yet wait for each other at times: uneven or few pieces, or a busy machine"
     )
     return Diagnosis(Kind.STARVED, what, remedy, is_likely=False)
+
+
+def _is_of_pool(site: LossSite, setting: Setting) -> bool:
+    """Whether threads work here that sleep for something to do while cores are idle: which of them gets the longest
+    piece differs from one time to the next."""
+    if setting.is_openmp or many_processes(site.tally) > 1:
+        return False
+    return waits_for_work_ns(site) >= _FOR_WORK * site.tally.metrics.idleness_ns > 0
 
 
 KINDS: tuple[Test, ...] = (

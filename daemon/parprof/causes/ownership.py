@@ -74,9 +74,12 @@ _LIBRARY_NAMES = re.compile(
     r"tbb::|boost::(?:asio|thread|detail)|folly::|absl::|Eigen::"
 )
 """Of what runs the program's work on threads, and has no file where there is no line information."""
-_SCHEDULERS = re.compile(
-    r".*/lib/python\d[\d.]*/(?:asyncio|concurrent|multiprocessing|selectors\.py|threading\.py|socketserver\.py|sched\.py)"
+_LOOPS = re.compile(
+    r"(?:uv_run|ev_run|event_base_(?:loop|dispatch)|event_(?:loop|dispatch)|g_main_(?:loop|context)_|g_application_run|"
+    r"gtk_main|sd_event_(?:loop|run)|pa_mainloop_|glutMainLoop|Fl::run|wxEntry|Q(?:Core|Gui)?Application::exec|QEventLoop::|"
+    r"QMetaObject::activate|boost::asio::(?:detail::)?\w*(?:io_context|scheduler)\w*::run)"
 )
+"""Functions of libraries that run a program from then on."""
 _OF_ONE_PROJECT = 2
 """So many folders have two files of one project in common, from the root on, as ``/home/me``."""
 _EXTENSION = re.compile(r"(\w+)\.(?:cpython|pypy)-\S+\.so")
@@ -223,8 +226,9 @@ def is_nameless_code(frame: Frame) -> bool:
 
 
 def runs_others_work(frame: Frame) -> bool:
-    """Whether this only runs what it was handed, now or later: an event loop, or a pool. A sort is no such thing."""
-    return frame.module == SCRIPT and _SCHEDULERS.match(frame.file) is not None
+    """Whether code that is not the program's only runs what it was handed, now or later: an event loop, a pool, or a
+    framework, which a library is that is in Python itself (click, unittest, Flask). A sort is no such thing."""
+    return frame.module == SCRIPT or _LOOPS.match(frame.name) is not None
 
 
 def interpreter(program: str) -> str:

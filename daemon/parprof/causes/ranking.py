@@ -164,6 +164,7 @@ def causes_of(
         withheld_s,
         evidence.is_stripped,
         evidence.company,
+        evidence.sleeps,
     )
     is_serial = program_is_serial(evidence.root.all, cores)
     rank = waiting_rank(evidence, setting) if is_sampled and is_one_rank(evidence, setting) else None

@@ -39,8 +39,8 @@ class RouteStep(NamedTuple):
     line: int
     start_line: int
     is_called_back: bool = False
-    """Whether frames that are not the program's lie between this and its caller, and no event loop or pool is among
-    them."""
+    """Whether frames that are not the program's lie between this and its caller, and no event loop, pool or framework
+    is among them, nor is it a script that a program has an interpreter for, as servers have for what they serve."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +67,7 @@ class FrameBook:
         self.creations: set[FrameFacts] = set()
         """Those of functions that start threads."""
         self.schedulers: set[FrameFacts] = set()
-        """Those of event loops and pools."""
+        """Those of event loops, pools and frameworks."""
         self._loops: set[FrameFacts] = set()
         self._known: dict[int, FrameFacts] = {}
         self._numbers: dict[Procedure, int] = {}
@@ -106,7 +106,7 @@ class FrameBook:
         facts = FrameFacts(frame, procedure, number, self._ownership.of(frame), frame.is_loop)
         if frame.module == SCRIPT:
             self.scripts.add(facts)
-        if runs_others_work(frame):
+        if facts.owner is not Owner.PROGRAM and runs_others_work(frame):
             self.schedulers.add(facts)
         if _CREATION.fullmatch(frame.name):
             self.creations.add(facts)
@@ -161,7 +161,8 @@ class Route:
         if called_back:
             between = self.book.along(self.path[self.spans[2 * at - 1] + 1 : first])
             is_foreign = any(not fact.is_loop and fact.owner is not Owner.PROGRAM for fact in between)
-            called_back = is_foreign and self.book.schedulers.isdisjoint(between)
+            is_run = self.path[first].module == SCRIPT != self.path[self.spans[2 * at - 1]].module
+            called_back = is_foreign and not is_run and self.book.schedulers.isdisjoint(between)
         frame = self.path[first]
         procedure = self.book.of(frame).procedure
         return RouteStep(procedure, self.owner, self.path[last].line, frame.start_line, called_back)

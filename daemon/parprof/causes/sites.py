@@ -34,7 +34,7 @@ _MORE = 0.6
 """In plain code, which calls one thing after the other, this share is enough; the rest is a site of its own."""
 
 _SHARED = 0.1
-"""A function that does this share of its work elsewhere is a helper: what it loses here is its caller's."""
+"""A function that does this share of its work for others is a helper: what it loses here is its caller's."""
 
 ALONE = 0.9
 """From here on a thread counts as alone: no other one worked for more than a tenth of the time."""
@@ -221,8 +221,10 @@ class SiteSearch:
         return self._evidence.company.hides_threads(place.all.threads)
 
     def _dominant(self, place: Place, kids: list[Place], mine: float) -> list[Place]:
-        """In what takes turns, or one thread does alone, the one callee that threads are alone in."""
-        if not self._takes_turns(place.all) and not self._is_solo(place.all):
+        """In what takes turns, or one thread does alone, the one callee that threads are alone in; and the one in which
+        they sleep, where that is what is lost."""
+        asleep = is_counted(place.all.metrics)
+        if not (asleep or self._takes_turns(place.all) or self._is_solo(place.all)):
             return []
         return [kid for kid in kids if lost_ns(kid.all.metrics) >= _MOST * mine and not self._is_shared(kid)]
 
@@ -236,7 +238,7 @@ class SiteSearch:
         if (
             kid.procedure.is_loop
             or (self._takes_turns(place.all) and not self._is_share(kid, place))
-            or (region is not None and self._is_solo(place.all))
+            or (region is not None and (self._is_solo(place.all) or is_counted(place.all.metrics)))
         ):
             return True
         if place.procedure.is_loop:
@@ -264,12 +266,17 @@ class SiteSearch:
         return not is_single(tally, self._cores) and alone(tally.metrics, self._cores) >= 0.7
 
     def _is_shared(self, kid: Place) -> bool:
-        """Whether a function does much of its work for others."""
+        """Whether a function does much of its work for other callers than this one, which may be called in several
+        ways itself, as by the main thread of a server and by the others. Where a thread begins there is no caller."""
         function = kid.procedure
-        if function.is_loop:
+        if function.is_loop or kid.parent is None:
             return False
         everywhere = self._evidence.functions.get(function, 0.0)
-        return everywhere - kid.all.metrics.work_ns > _SHARED * everywhere
+        here, uncalled = (
+            self._evidence.calls.get((function, caller.procedure), 0.0)
+            for caller in (kid.parent.function, self._evidence.root)
+        )
+        return everywhere - uncalled - here > _SHARED * everywhere
 
     def _has_regions_below(self, place: Place) -> bool:
         """Whether most of it happens in parallel regions that begin in what it calls."""

@@ -55,6 +55,10 @@ _INNERMOST = 3
 """Frames that a place is known by where a language's scheduler sleeps in its threads, by turns and below other ones."""
 
 
+_PLACE = 2
+"""Functions of the program's: threads that sleep in the same ones do so for the same reason."""
+
+
 @dataclass(slots=True, eq=False)
 class _Sleeper:
     """A thread that sleeps by itself; or several that do so most in one and the same place, as a routine's that goes
@@ -267,6 +271,19 @@ class KeepsHouse:
             known = self._known[id(path)] = any(owns)
         return known
 
+    def place(self, path: Path) -> InnermostNames:
+        """Where a thread sleeps, whatever else is on its stack: from the program's innermost functions on, that which
+        sleeps and its caller."""
+        own = [
+            at
+            for at, frame in enumerate(path)
+            if not frame.is_loop and self._ownership.of(frame) is Owner.PROGRAM
+        ]
+        if not own:
+            return tuple(frame.name for frame in path) if self.shows_program(path) else place_of(path)
+        begins = own[-_PLACE:][0]
+        return tuple(frame.name for frame in path[begins:] if not frame.is_loop)
+
 
 def _sleeper(
     samples: Sequence[PathSample], stall: float, keeps_house: KeepsHouse, ownership: Ownership
@@ -298,12 +315,10 @@ def _sleepers(samples: Sequence[PathSample], keeps_house: KeepsHouse) -> list[_S
             thread = thread_of(sample.origin)
             several = id(path) if thread[1] == SEVERAL_THREADS else 0
             by_thread[thread, several].add(thread, number, wait)
-    by_place: dict[tuple[int, Path | InnermostNames], _Sleeper] = {}
+    by_place: dict[tuple[int, InnermostNames], _Sleeper] = {}
     for one in by_thread.values():
         sample = samples[one.most]
-        path = sample.path
-        place = path if keeps_house.shows_program(path) else place_of(path)
-        known = by_place.setdefault((sample.origin.pid, place), one)
+        known = by_place.setdefault((sample.origin.pid, keeps_house.place(sample.path)), one)
         if known is not one:
             known.merge(one)
     return list(by_place.values())

@@ -12,6 +12,7 @@ from parprof.causes.machine import BUSY_MACHINE, away_ns
 from parprof.causes.ownership import is_of_stripped
 from parprof.causes.shares import leading
 from parprof.causes.sites import LossSite, lost_ns, unused_ns
+from parprof.causes.upstream import writer
 from parprof.metrics import STALL, Metrics
 
 _AWAY = 0.5
@@ -105,7 +106,24 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
         )
         return Diagnosis(Kind.STALL, told, remedy)
     what = f"nobody works for {elapsed_of(metrics.stall_ns, setting)} while this waits {what}".rstrip()
+    if kind == "pipe" and (other := _other_end(site, setting)) is not None:
+        what, remedy = f"{what}, and {other[0]} meanwhile", other[1]
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
+
+
+def _other_end(site: LossSite, setting: Setting) -> tuple[str, str] | None:
+    """What the one other process that slept by itself waited for, which as a rule is who writes to the pipe; and what
+    to do about that."""
+    pids = {pid for (pid, _, _), metrics in site.tally.threads.items() if metrics[STALL]}
+    other = writer(setting.sleeps, pids, site.tally.metrics.stall_ns / setting.cores)
+    if other is None:
+        return None
+    call, kind = wait_of(other.wait)
+    what, remedy = waited_for(call, kind)
+    if other.function:
+        kept, _, shown = what.partition(" (")
+        what = f"{kept} in {other.function}" + (f" ({shown}" if shown else "")
+    return f"{other.who} {what}", f"if that one writes to the pipe, see to it: {remedy}"
 
 
 def _has_no_names(site: LossSite, setting: Setting) -> bool:

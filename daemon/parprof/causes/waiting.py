@@ -36,6 +36,7 @@ _QUEUE = re.compile(
 )
 _FOR_TASKS = re.compile(r".*(?:GOMP_task(?:wait|group_end)|kmpc_(?:omp_taskwait|end_taskgroup))")
 _FOR_ARRIVAL = tuple(kind.frame_name for kind in (WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD))
+_FOR_SOMETHING = WaitKind.CONDITION.frame_name
 _WAITING = 0.1
 """Of the work: who waits in turn for what others hold sleeps, or spins, for so long at least."""
 _FOR_EACH = 0.5
@@ -144,6 +145,13 @@ def queue_of(site: LossSite) -> str:
     if sum(waits.values()) < 0.5 * site.tally.metrics.idleness_ns:
         return ""
     return max(waits, key=lambda name: waits[name], default="")
+
+
+def waits_for_work_ns(site: LossSite) -> float:
+    """For how long threads that work at times slept for something to come, in the whole program that a site is in."""
+    whole = site.place.root.all
+    for_work = ((name, amount) for name, amount in waits_of(whole).items() if name.endswith(_FOR_SOMETHING))
+    return sum(amount - whole.idlers.get(name, 0.0) for name, amount in for_work)
 
 
 def _is_of_a_thread(tally: Tally) -> bool:

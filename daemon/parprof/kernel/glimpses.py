@@ -179,15 +179,15 @@ class Glimpses:
             return last, last.waits_end_ns or now_ns
 
     def statistics(self) -> dict[str, int]:
-        """How many there were, how long they were together, and for how long the program did not do the same.
-
-        That is time for which it used too little CPU time: it slept.
+        """How many there were, and how long they were together; for how long nobody looked, and for how long of that
+        the program did not do the same: it used too little CPU time, so it slept.
         """
         seen, gaps = self._seen, self._gaps
         alike_ns = _CHANCE * gaps.used_ns * seen.took_ns / seen.used_ns if seen.used_ns else 0
         return {
             "glimpses": self._count,
             "glimpsed_us": seen.took_ns // 1000,
+            "unfollowed_us": gaps.took_ns // 1000,
             "unglimpsed_us": round(max(gaps.took_ns - alike_ns, 0)) // 1000,
         }
 

@@ -56,6 +56,8 @@ class JobTime:
     """For how long n_w was 0, 1, 2, ...: as `times` says, or where that stood still, as samples do."""
     ticked: bool
     """Context switches were not followed all the time."""
+    unfollowed_ns: float = 0.0
+    """For how long they were not, at most."""
 
     @classmethod
     def of(
@@ -67,8 +69,10 @@ class JobTime:
         frequency_hz: int,
         *,
         ticked: bool,
+        unfollowed_ns: float | None = None,
     ) -> JobTime:
-        """``facts``: the samples of that time, those of other jobs among them."""
+        """``facts``: the samples of that time, those of other jobs among them. ``unfollowed_ns``: ``None``: not known,
+        it may be all of the time."""
         period_ns = 1e9 / frequency_hz
         return cls(
             times,
@@ -77,6 +81,7 @@ class JobTime:
             _excess_ns(times, cores, facts, period_ns),
             _levels_ns(times, facts, period_ns, ticked=ticked),
             ticked,
+            (times.elapsed_ns if unfollowed_ns is None else unfollowed_ns) if ticked else 0.0,
         )
 
     def joined(self, later: JobTime) -> JobTime:
@@ -95,6 +100,7 @@ class JobTime:
             self.excess_ns + later.excess_ns,
             tuple(map(sum, zip_longest(self.level_ns, later.level_ns, fillvalue=0.0))),
             self.ticked or later.ticked,
+            self.unfollowed_ns + later.unfollowed_ns,
         )
 
 
@@ -117,6 +123,7 @@ def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -
         drain.facts,
         drain.frequency_hz,
         ticked=bool(counted["ticks"]),
+        unfollowed_ns=1e3 * counted["unfollowed_us"] if "unfollowed_us" in counted else None,
     )
     images = set(times.images)
     mine = [sample for sample in samples if sample.origin.image in images]
@@ -158,7 +165,8 @@ def settle(
     if unseen_ns:
         more.append(PathSample(OTHERS, Metrics.of({STOLEN: unseen_ns}), origin))
     charged_ns = sum(_sum([*mine, *more], one) for one in (WORK, PROFILING, IDLENESS, STOLEN))
-    nobodys_ns, others_ns = _settle_stall(known, stolen_stall_ns, charged_ns + ready_ns, mine, spun, glimpsed)
+    stall_ns, away_ns = _stall_and_away_ns(known, stolen_stall_ns, charged_ns + ready_ns)
+    nobodys_ns, others_ns = _settle_stall(known, stall_ns, away_ns, mine, spun, glimpsed)
     if not (times.exact or known.ticked):
         found_ns = nobodys_ns + others_ns + sum(_sum(mine, one) for one in (STALL, OUTSIDE))
         others_ns += _unseen_guessed_ns(times, cores, ready_ns, charged_ns + ready_ns + found_ns)
@@ -301,49 +309,64 @@ def _unseen_guessed_ns(times: ScopeTimes, cores: float, ready_ns: float, known_n
     return unseen_ns if unseen_ns > _NEGLIGIBLE * cores * times.elapsed_ns else 0.0
 
 
+def _stall_and_away_ns(known: JobTime, stolen_ns: float, charged_ns: float) -> tuple[float, float]:
+    """How much stall there was, and what more there is of cores that others had.
+
+    Where threads' states are only known at their samples, n_w is 0 now and then though somebody works: no more of that
+    counts as there is room for beside what was sampled. While switches were not followed nobody knows when threads
+    slept: it is all that there is room for. While they were, it is no more than n_w was 0 then; what is left beyond
+    that is of threads that worked, and had no CPU.
+    """
+    times, cores = known.times, known.cores
+    room_ns = max(cores * times.elapsed_ns - charged_ns, 0.0)
+    counted_ns = cores * times.idle_ns - stolen_ns
+    if times.exact:
+        return counted_ns, 0.0
+    if not known.ticked:
+        return min(counted_ns, room_ns), 0.0
+    stall_ns = min(counted_ns + cores * known.unfollowed_ns, room_ns)
+    return stall_ns, min(room_ns - stall_ns, cores * known.ready_ns)
+
+
 def _settle_stall(
     known: JobTime,
-    stolen_ns: float,
-    charged_ns: float,
+    stall_ns: float,
+    others_ns: float,
     mine: Sequence[PathSample],
     spun: Spun,
     glimpsed: Glimpsed,
 ) -> tuple[float, float]:
-    """Let the stall of call paths be all there was of it; what belongs to none, and what is of cores that others had.
+    """Let the stall of call paths be all there was of it, ``stall_ns``; what belongs to none, and all of cores that
+    others had, ``others_ns`` so far.
 
-    Where threads' states are only known at their samples, n_w is 0 now and then though somebody works: no more of that
-    counts as there is room for beside what was sampled. Where switches were not followed, nobody knows when threads
-    slept: it is all that there is room for. What glimpses have of it tells where, and that in what is left for which
-    they stand somebody worked, and had no CPU, as far as threads were seen to wait for one.
+    What glimpses have of it tells where, and that in what is left for which they stand somebody worked, and had no CPU,
+    as far as threads were seen to wait for one.
     """
     times, cores = known.times, known.cores
-    room_ns = max(cores * times.elapsed_ns - charged_ns, 0.0)
     unglimpsed_ns = cores * glimpsed.unseen_ns
-    all_ns = cores * times.idle_ns - stolen_ns
-    if known.ticked:
-        all_ns = room_ns
-    elif not times.exact:
-        all_ns = min(all_ns, room_ns)
-    _fit_glimpsed(glimpsed, all_ns - unglimpsed_ns, mine)
+    _fit_glimpsed(glimpsed, stall_ns - unglimpsed_ns, mine)
     found_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE)
-    if found_ns > all_ns:
+    negligible_ns = _NEGLIGIBLE * cores * times.elapsed_ns
+    rest_ns = stall_ns - found_ns
+    if rest_ns < 0:
         for sample in mine:
             for metric in (STALL, OUTSIDE):
-                sample.metrics[metric] *= all_ns / found_ns
-        return 0.0, 0.0
-    negligible_ns = _NEGLIGIBLE * cores * times.elapsed_ns
-    rest_ns = all_ns - found_ns
+                sample.metrics[metric] *= stall_ns / found_ns
     if rest_ns <= negligible_ns:
-        return 0.0, 0.0
+        rest_ns = 0.0
     whole_ns = sum(took_ns for _, took_ns in spun)
     spun_ns = min(rest_ns, _AS_SAMPLED * cores * whole_ns)
-    for sample, took_ns in spun:
-        sample.metrics[STALL] += spun_ns * took_ns / whole_ns
+    if spun_ns:
+        for sample, took_ns in spun:
+            sample.metrics[STALL] += spun_ns * took_ns / whole_ns
     rest_ns -= spun_ns
-    others_ns = min(max(rest_ns - unglimpsed_ns, 0.0), cores * known.ready_ns) if glimpsed.number else 0.0
-    nobodys_ns = rest_ns - others_ns
+    if glimpsed.number:
+        waited_ns = max(cores * known.ready_ns - others_ns, 0.0)
+        away_ns = min(max(rest_ns - unglimpsed_ns, 0.0), waited_ns)
+        others_ns += away_ns
+        rest_ns -= away_ns
     return (
-        nobodys_ns if nobodys_ns > negligible_ns else 0.0,
+        rest_ns if rest_ns > negligible_ns else 0.0,
         others_ns if others_ns > negligible_ns else 0.0,
     )
 

@@ -21,7 +21,7 @@ from parprof.facts.measurement import Measurement
 from parprof.kernel import records
 from parprof.kernel.counts import ByTime
 from parprof.kernel.engine import BpfKernel
-from parprof.kernel.records import ControlRecord, TraceRecord
+from parprof.kernel.records import ControlRecord, Cost, TraceRecord
 from parprof.languages import Instance
 from parprof.model import Facts
 from parprof.probes.facts_book import BOOK
@@ -40,6 +40,7 @@ from parprof.session.region_rate import RegionRate
 from parprof.session.sources import Source
 from parprof.session.spins import SpinFinder
 from parprof.session.stops import Stops, let_go
+from parprof.session.storms import Storms
 from parprof.session.target import Target, Watched
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.cache import TableCache
@@ -118,6 +119,7 @@ class Session:
         if self._intervals is not None:
             kernel.slice_time(self.started_ns, self._intervals.length_ns)
         self._last_drain = time.monotonic()
+        self._storms = Storms()
         self._last_rates = self._last_check = self._last_drain
         self._control_losses = 0
         self._maps_due_s = math.inf
@@ -273,6 +275,7 @@ class Session:
         self._clear_away(readable)
         self._note_rates(now)
         self._note_levels()
+        self._look_after_storm(now)
         self.kernel.breaker.look_at_glimpses()
         self._drain_in_time(now)
         self._learn_spins()
@@ -380,9 +383,18 @@ class Session:
             self._last_check = now
             self._resynchronise()
 
+    def _look_after_storm(self, now: float) -> None:
+        """See whether there is room for context switches again, that others on the machine made too many of."""
+        if self.pace.glimpses and self._storms.is_over(now):
+            with suppress(ParprofError, OSError):  # it goes on without them
+                self.kernel.glimpse()
+
     def _cut_off(self) -> None:
         """Go on without what the breaker has cut off."""
         for cut in self.kernel.breaker.take():
+            if not cut.pid and cut.cost is Cost.SWITCH:
+                self._storms.note(time.monotonic())
+                continue
             target = self.live(cut.pid)
             if target is not None and target.image == cut.image:
                 try:
