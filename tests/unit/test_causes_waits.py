@@ -1130,6 +1130,18 @@ def test_threads_that_sleep_in_turn_with_a_lock_in_one_function_kept_each_other_
     assert first(causes) == (Kind.STALL, "cached") and "for time to pass (usleep)" in causes[0].what
 
 
+@pytest.mark.parametrize(("server", "told"), [(1, True), (2, False)])
+def test_who_serves_requests_and_sleeps_for_each_does_not_only_tidy_up(server: int, told: bool) -> None:
+    """A few samples only: who waits for requests is blocked by its own sleep, but not by that of a thread that tidies
+    up."""
+    rows = [
+        row("main; handle", 5, 1, 1),
+        row("main; handle; look_up; usleep; [waits: sleep]", tid=1, wait=600, stall=1100),
+        row("main; serve; __poll; [waits: requests]", tid=server, wait=300),
+    ]
+    assert [first([one]) for one in found(*rows)] == [(Kind.STALL, "look_up")] * told
+
+
 @pytest.mark.parametrize(
     ("sleep", "beside", "told"),
     [

@@ -19,7 +19,7 @@ from parprof.causes.ranks import TOGETHER, is_one_rank, waiting_rank
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns, together
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
-from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits, thread_waits
+from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits, thread_waits, tidies_up
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OUTSIDE, OVERHEAD, STALL, WAIT, Metrics
 from parprof.model import NOBODY, Interval, PathSample, Profile
@@ -150,8 +150,7 @@ def causes_of(
     total = evidence.root.all.metrics
     is_blocked = is_counted(total) and total.stall_ns > total[OUTSIDE]
     is_sampled = total.samples >= LEAST_SAMPLES and total.work_ns > 0
-    # who hardly does anything beside threads that wait for requests only tidies up now and then
-    hangs = is_blocked and not asleep_for_requests_ns(samples)
+    hangs = is_blocked and not tidies_up(samples)
     if not (is_sampled or hangs):
         return []
     setting = Setting(

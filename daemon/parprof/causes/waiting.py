@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.evidence import Place, Tally
 from parprof.causes.gil import is_for_gil
 from parprof.causes.sites import LossSite
-from parprof.metrics import WAIT
+from parprof.causes.tickers import thread_of
+from parprof.metrics import STALL, WAIT
 from parprof.model import PathSample
 
 _OF_FILES = r"(?:flock|fcntl\d*|lockf\d*|sem(?:timed)?op)\b.*\[waits: lock\]"
@@ -36,6 +37,8 @@ _QUEUE = re.compile(
 )
 _FOR_TASKS = re.compile(r".*(?:GOMP_task(?:wait|group_end)|kmpc_(?:omp_taskwait|end_taskgroup))")
 _FOR_ARRIVAL = tuple(kind.frame_name for kind in (WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD))
+_IN_SERVICE = 0.5
+"""Of the time in which nobody works."""
 _FOR_SOMETHING = WaitKind.CONDITION.frame_name
 _WAITING = 0.1
 """Of the work: who waits in turn for what others hold sleeps, or spins, for so long at least."""
@@ -51,6 +54,15 @@ _FOR_OTHERS = re.compile(
 def asleep_for_requests_ns(samples: Iterable[PathSample]) -> float:
     """For how long threads waited for something to do from outside."""
     return sum(one.metrics[WAIT] for one in samples if one.path and one.path[-1].name == _FOR_REQUESTS)
+
+
+def tidies_up(samples: Sequence[PathSample]) -> bool:
+    """Whether a program that hardly does anything, and sleeps, does so beside threads that wait for requests, as one
+    that tidies up now and then: it is not those who serve requests themselves that sleep for most of that time."""
+    servers = {thread_of(one.origin) for one in samples if one.path and one.path[-1].name == _FOR_REQUESTS}
+    stall_ns = sum(one.metrics[STALL] for one in samples)
+    in_service_ns = sum(one.metrics[STALL] for one in samples if thread_of(one.origin) in servers)
+    return bool(servers) and in_service_ns < _IN_SERVICE * stall_ns
 
 
 def is_lock(function: str) -> bool:
