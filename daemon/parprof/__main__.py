@@ -6,6 +6,7 @@ import argparse
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         return code
     except ParprofError as error:
         if verbose:
-            raise
+            traceback.print_exc()
         print(f"parprof: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:

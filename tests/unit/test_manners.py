@@ -47,6 +47,14 @@ def test_commands_that_cannot_be_run_have_the_shells_exit_codes(tmp_path: Path) 
     assert forbidden.value.exit_code == 126
 
 
+def test_a_traceback_changes_neither_the_exit_code_nor_the_last_line() -> None:
+    """Where it is asked for: -v of a report is for all that it knows, and a script still wants the exit code."""
+    done = parprof("-v", "input", "--", "/nonexistent/program")
+    assert done.returncode == 127
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.splitlines()[-1] == "parprof: /nonexistent/program was not found"
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_full_disk_is_one_line(tmp_path: Path, options: list[str]) -> None:
     file = str(tmp_path / "heat.pb.gz")
