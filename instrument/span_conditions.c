@@ -10,8 +10,8 @@
  * eight times), who takes it and has waited with it before goes on with the path of the last signal, and so does who
  * was woken.
  *
- * A signal, other than a broadcast, wakes any one of those that wait: who makes one where several do says that each of
- * them will do. What these take is an item (see span_begin_item), whenever they give the mutex back, unless they
+ * A signal, other than a broadcast, wakes any one of those that wait: who makes one where several have says that each
+ * of them will do. What these take is an item (see span_begin_item), whenever they give the mutex back, unless they
  * signal the condition themselves, too, as where it is a lock.
  */
 #define _GNU_SOURCE
@@ -43,7 +43,9 @@ struct condition {
 	uint32_t waiting;
 	struct tokens signals; /* for those that wait */
 	struct guard *guard;
-	_Atomic bool is_for_any;    /* one was signalled while several waited */
+	struct thread *waiter;	    /* the first that waited */
+	bool is_shared;		    /* others did, too */
+	_Atomic bool is_for_any;    /* and then one was signalled, not all */
 	_Atomic bool is_given_back; /* who waits for it signals it, too */
 };
 
@@ -85,6 +87,8 @@ static struct condition *condition_of(pthread_cond_t *key, bool is_made)
 		condition->computation = span_posix_computation();
 		condition->waiting = 0;
 		condition->guard = NULL;
+		condition->waiter = NULL;
+		condition->is_shared = false;
 		atomic_store(&condition->is_for_any, false);
 		atomic_store(&condition->is_given_back, false);
 		span_tokens_clear(&condition->signals, 0);
@@ -214,7 +218,7 @@ static void signal_path(struct thread *self, pthread_cond_t *key, bool is_for_al
 	guard = condition->guard;
 	if (has_waited_at(condition))
 		atomic_store_explicit(&condition->is_given_back, true, memory_order_relaxed);
-	else if (!is_for_all && condition->waiting > 1)
+	else if (!is_for_all && condition->is_shared)
 		atomic_store_explicit(&condition->is_for_any, true, memory_order_relaxed);
 	missing = condition->waiting > condition->signals.count ? condition->waiting - condition->signals.count : 0;
 	if (missing)
@@ -241,6 +245,8 @@ static void begin_cond_wait(struct thread *self, pthread_cond_t *key, pthread_mu
 	if (condition) {
 		condition->waiting++;
 		condition->guard = guard;
+		condition->waiter = condition->waiter ? condition->waiter : self;
+		condition->is_shared |= condition->waiter != self;
 		if (!has_waited_at(condition))
 			own_conditions[own_condition_next++ % OWN_CONDITIONS] = condition;
 		spin_unlock(&condition->lock);

@@ -43,7 +43,10 @@ def test_who_of_a_pool_took_a_task_is_chance(directory: Path) -> None:
 
 
 def test_serial_code_between_the_tasks_of_a_pool(directory: Path) -> None:
-    """Ten times 40 tasks, and then the work of two alone: the longest path has one task, and those two, ten times."""
+    """Ten times 40 tasks, and then the work of two alone: the longest path has one task, and those two, ten times.
+
+    But for tasks of threads that came late, and did not wait for the batch: without order there are the two alone.
+    """
     record = run(directory, 8, "span_conditions", "late_batches", "200", "9", clock="")
-    assert record.span_s > 10 * 2.9 * 200e-6
+    assert record.span_s > 10 * 2.5 * 200e-6
     assert 6 < speedup(record) < 8.3
