@@ -123,6 +123,7 @@ static void dispose_calls(struct frame *frame)
 {
 	span_path_clear(&frame->path);
 	span_segment_keep(&frame->longest_calls, NULL);
+	span_segment_keep(&frame->item_calls, NULL);
 	span_calls_forget_children(frame);
 	if (frame->is_implicit) {
 		span_path_clear(&frame->share.calls_before);
@@ -243,6 +244,13 @@ void span_report_last(struct group *group, struct frame *frame)
 	if (is_longer(frame->c, &group->best))
 		copy_longest(&group->best, &group->best_prof, &group->best_calls, frame,
 			     UNLIKELY(span_has_calls) ? span_path_freeze(&frame->path) : NULL);
+}
+
+/* The frame will begin another path, and go on with the longer of the two when both are over. */
+void span_keep_own_path(struct frame *frame)
+{
+	if (is_longer(frame->c, &frame->longest))
+		copy_longest(&frame->longest, &frame->longest_prof, &frame->longest_calls, frame, calls_of_own(frame));
 }
 
 void span_report_child(struct frame *parent, struct frame *child)

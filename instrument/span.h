@@ -126,7 +126,7 @@ struct share {
 	uint64_t taken;
 	struct segment *taken_calls;
 	/* these are not cleared */
-	struct prof before __attribute__((aligned(CLEARED))); /* the member's path up to the chunk */
+	struct prof before __attribute__((aligned(CLEARED))); /* the member's path up to the chunk, or its first item */
 	struct prof total_prof, longest_prof, taken_prof;
 };
 
@@ -162,6 +162,10 @@ struct frame {
 	/* of a member of a team */
 	struct frame *next_member;
 	struct thread *owner; /* where threads may have a share in the team that are no members of it */
+	/* of a thread of POSIX that takes items: its path before it took the first, whose prof is in `share` */
+	bool has_items;
+	uint64_t item_start;
+	struct segment *item_calls;
 	/* of a taskloop's pattern */
 	struct thread *maker;
 	uint32_t alone; /* tasks that its maker executed */
@@ -284,6 +288,7 @@ void span_take_children(struct frame *frame);
 void span_report(struct group *group, struct frame *frame);
 void span_report_last(struct group *group, struct frame *frame);
 void span_report_child(struct frame *parent, struct frame *child);
+void span_keep_own_path(struct frame *frame);
 void span_count(struct thread *self, uint32_t site);
 
 /* regions (span_regions.c) */
@@ -439,6 +444,8 @@ uint32_t span_posix_computation(void); /* the number of the current one */
 void span_leave_account(struct thread *self);
 void span_after_wait(struct thread *self);
 void span_after_unlock(struct thread *self);
+void span_begin_item(struct thread *self);
+void span_begin_items_here(struct thread *self);
 void span_end_threads(struct thread *self);
 void span_forget_threads(void);
 

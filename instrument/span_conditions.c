@@ -9,6 +9,10 @@
  * signals twice without a wait, or another's signal, in between. As long as the threads of a mutex do so (all but one in
  * eight times), who takes it and has waited with it before goes on with the path of the last signal, and so does who
  * was woken.
+ *
+ * A signal, other than a broadcast, wakes any one of those that wait: who makes one where several have says that each
+ * of them will do. What these take is an item (see span_begin_item), whenever they give the mutex back, unless they
+ * signal the condition themselves, too, as where it is a lock.
  */
 #define _GNU_SOURCE
 #include <time.h>
@@ -18,7 +22,7 @@
 #define CONDITIONS 1024 /* that are told apart */
 #define GUARDS 256	/* mutexes with which threads wait */
 #define DISTURBED 8	/* one in so many turns may be none */
-#define OWN_GUARDS 4
+#define OWN_CONDITIONS 4
 
 /* A mutex with which threads wait for conditions. */
 struct guard {
@@ -28,7 +32,7 @@ struct guard {
 	struct group signalled; /* the longest path that was signalled */
 	struct thread *signaller; /* the last, and it has not waited since */
 	struct thread *inside; /* the last that took the mutex, did not wait, and has not signalled since */
-	bool has_signalled; /* who has the mutex */
+	bool has_signalled, has_taken; /* who has the mutex */
 	uint32_t turns, disturbed;
 };
 
@@ -39,13 +43,17 @@ struct condition {
 	uint32_t waiting;
 	struct tokens signals; /* for those that wait */
 	struct guard *guard;
+	struct thread *waiter;	    /* the first that waited */
+	bool is_shared;		    /* others did, too */
+	_Atomic bool is_for_any;    /* and then one was signalled, not all */
+	_Atomic bool is_given_back; /* who waits for it signals it, too */
 };
 
 static struct condition conditions[CONDITIONS];
 static struct guard guards[GUARDS];
 static _Atomic bool has_guards;
-static __thread struct guard *own_guards[OWN_GUARDS]; /* with which this thread has waited */
-static __thread uint32_t own_guard_next;
+static __thread struct condition *own_conditions[OWN_CONDITIONS]; /* at which this thread has waited */
+static __thread uint32_t own_condition_next;
 
 /* Where a key is among those of a table with open addressing, or is put there; -1 where it is full, or not to be made. */
 #define FIND(table, size, wanted, is_made)                                                                            \
@@ -79,6 +87,10 @@ static struct condition *condition_of(pthread_cond_t *key, bool is_made)
 		condition->computation = span_posix_computation();
 		condition->waiting = 0;
 		condition->guard = NULL;
+		condition->waiter = NULL;
+		condition->is_shared = false;
+		atomic_store(&condition->is_for_any, false);
+		atomic_store(&condition->is_given_back, false);
 		span_tokens_clear(&condition->signals, 0);
 	}
 	return condition;
@@ -114,10 +126,34 @@ static void take_last_signal(struct guard *guard, struct frame *frame)
 		span_take_path(frame, guard->signalled.best, &guard->signalled.best_prof, guard->signalled.best_calls);
 }
 
+static bool has_waited_at(const struct condition *condition)
+{
+	for (int i = 0; i < OWN_CONDITIONS; i++) {
+		if (own_conditions[i] == condition)
+			return true;
+	}
+	return false;
+}
+
 static bool has_waited_with(const struct guard *guard)
 {
-	for (int i = 0; i < OWN_GUARDS; i++) {
-		if (own_guards[i] == guard)
+	for (int i = 0; i < OWN_CONDITIONS; i++) {
+		if (own_conditions[i] && own_conditions[i]->guard == guard)
+			return true;
+	}
+	return false;
+}
+
+static bool has_items(const struct condition *condition)
+{
+	return atomic_load_explicit(&condition->is_for_any, memory_order_relaxed) &&
+	       !atomic_load_explicit(&condition->is_given_back, memory_order_relaxed);
+}
+
+static bool has_items_with(const struct guard *guard)
+{
+	for (int i = 0; i < OWN_CONDITIONS; i++) {
+		if (own_conditions[i] && own_conditions[i]->guard == guard && has_items(own_conditions[i]))
 			return true;
 	}
 	return false;
@@ -131,7 +167,7 @@ void span_guard_locked(struct thread *self, pthread_mutex_t *mutex)
 	if (LIKELY(!atomic_load_explicit(&has_guards, memory_order_relaxed)) || !span_has_strand_of_posix(self) ||
 	    !(guard = guard_of(mutex, false)))
 		return;
-	guard->has_signalled = false;
+	guard->has_signalled = guard->has_taken = false;
 	if (has_waited_with(guard))
 		take_last_signal(guard, self->frame);
 	spin_unlock(&guard->lock);
@@ -151,6 +187,8 @@ void span_guard_unlocking(struct thread *self, pthread_mutex_t *mutex)
 			guard->disturbed++;
 		guard->inside = self;
 	}
+	if (!guard->has_taken && has_items_with(guard))
+		span_begin_item(self);
 	spin_unlock(&guard->lock);
 }
 
@@ -178,6 +216,10 @@ static void signal_path(struct thread *self, pthread_cond_t *key, bool is_for_al
 	if (!condition)
 		return;
 	guard = condition->guard;
+	if (has_waited_at(condition))
+		atomic_store_explicit(&condition->is_given_back, true, memory_order_relaxed);
+	else if (!is_for_all && condition->is_shared)
+		atomic_store_explicit(&condition->is_for_any, true, memory_order_relaxed);
 	missing = condition->waiting > condition->signals.count ? condition->waiting - condition->signals.count : 0;
 	if (missing)
 		span_tokens_leave(&condition->signals, self->frame, is_for_all ? missing : 1);
@@ -198,13 +240,15 @@ static void begin_cond_wait(struct thread *self, pthread_cond_t *key, pthread_mu
 			guard->inside = NULL;
 		if (guard->signaller == self)
 			guard->signaller = NULL;
-		if (!has_waited_with(guard))
-			own_guards[own_guard_next++ % OWN_GUARDS] = guard;
 		spin_unlock(&guard->lock);
 	}
 	if (condition) {
 		condition->waiting++;
 		condition->guard = guard;
+		condition->waiter = condition->waiter ? condition->waiter : self;
+		condition->is_shared |= condition->waiter != self;
+		if (!has_waited_at(condition))
+			own_conditions[own_condition_next++ % OWN_CONDITIONS] = condition;
 		spin_unlock(&condition->lock);
 	}
 }
@@ -214,16 +258,21 @@ static void end_cond_wait(struct thread *self, pthread_cond_t *key, pthread_mute
 {
 	struct condition *condition = condition_of(key, false);
 	struct guard *guard;
+	bool has_taken = false;
 
 	if (condition) {
-		if (is_signalled)
-			span_tokens_take(&condition->signals, self->frame);
+		has_taken = has_items(condition);
+		if (has_taken)
+			span_begin_item(self);
+		if (is_signalled && span_tokens_take(&condition->signals, self->frame) && has_taken)
+			span_begin_items_here(self);
 		condition->waiting -= condition->waiting > 0;
 		spin_unlock(&condition->lock);
 	}
 	guard = guard_of(mutex, false);
 	if (guard) {
 		guard->has_signalled = false;
+		guard->has_taken = has_taken;
 		if (is_signalled)
 			take_last_signal(guard, self->frame);
 		spin_unlock(&guard->lock);

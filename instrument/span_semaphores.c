@@ -8,6 +8,8 @@
  * order, but a time for which a token was held, and of as many tokens as there are each is a bound by its part of
  * those times. A thread that waits and then posts more often than it waited hands something on (as with the work of a
  * pool whose tasks make more): from then on all posts at that semaphore are order.
+ *
+ * Where several threads wait, and none of them posts, each can take what comes: an item (see span_begin_item).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -27,6 +29,8 @@ struct semaphore {
 	uint32_t capacity;    /* tokens that there were, but for those that came back */
 	bool is_lock;	      /* tokens came back */
 	bool is_signal;	      /* threads that wait post more than they took */
+	bool is_shared;	      /* several threads wait */
+	struct thread *taker; /* the first */
 	struct tokens tokens;
 };
 
@@ -63,7 +67,8 @@ static void begin_semaphore(struct semaphore *semaphore, sem_t *key)
 	semaphore->computation = span_posix_computation();
 	semaphore->generation = atomic_fetch_add_explicit(&semaphore_generations, 1, memory_order_relaxed) + 1;
 	semaphore->capacity = value > 0 ? (uint32_t)value : 0;
-	semaphore->is_lock = semaphore->is_signal = false;
+	semaphore->is_lock = semaphore->is_signal = semaphore->is_shared = false;
+	semaphore->taker = NULL;
 	span_tokens_clear(&semaphore->tokens, semaphore->capacity);
 }
 
@@ -155,12 +160,17 @@ static void before_post(struct thread *self, sem_t *key)
 	spin_unlock(&bucket->lock);
 }
 
-static void before_wait(sem_t *key)
+static void before_wait(struct thread *self, sem_t *key)
 {
 	struct semaphore_bucket *bucket = semaphore_bucket(key);
+	struct semaphore *semaphore;
 
 	spin_lock(&bucket->lock);
-	semaphore_of(bucket, key);
+	semaphore = semaphore_of(bucket, key);
+	if (semaphore) {
+		semaphore->taker = semaphore->taker ? semaphore->taker : self;
+		semaphore->is_shared |= semaphore->taker != self;
+	}
 	spin_unlock(&bucket->lock);
 }
 
@@ -173,6 +183,8 @@ static void after_wait(struct thread *self, sem_t *key, uintptr_t caller)
 	spin_lock(&bucket->lock);
 	semaphore = semaphore_of(bucket, key);
 	if (semaphore) {
+		if (semaphore->is_shared && !semaphore->is_lock && !semaphore->is_signal)
+			span_begin_item(self);
 		/* there is none where a thread posted that is not followed, or another process */
 		if (!span_tokens_take(&semaphore->tokens, self->frame))
 			semaphore->capacity++;
@@ -212,7 +224,7 @@ EXPORT int sem_trywait(sem_t *semaphore)
 	if (!span_is_posix(self))
 		return call(semaphore);
 	span_end_strand(self);
-	before_wait(semaphore);
+	before_wait(self, semaphore);
 	failure = call(semaphore);
 	error = errno;
 	if (!failure)
@@ -234,7 +246,7 @@ EXPORT int sem_trywait(sem_t *semaphore)
 		if (!span_is_posix(self))                                                                             \
 			return call(__VA_ARGS__);                                                                     \
 		span_end_strand(self);                                                                                \
-		before_wait(semaphore);                                                                               \
+		before_wait(self, semaphore);                                                                         \
 		failure = ((int (*)(sem_t *))span_real(&real_try, "sem_trywait"))(semaphore);                         \
 		if (failure) {                                                                                        \
 			span_leave_account(self);                                                                     \

@@ -243,6 +243,48 @@ void span_forget_threads(void)
 	own = NULL;
 }
 
+/* items */
+
+/* Threads that take what comes next, and who took what is chance: what one does with an item comes after what it did
+ * before it took its first, or what has woken it since, but not after the items before. */
+void span_begin_item(struct thread *self)
+{
+	struct frame *frame = self->frame;
+
+	if (!frame->has_items) {
+		span_begin_items_here(self);
+		return;
+	}
+	if (frame->c <= frame->item_start)
+		return;
+	span_keep_own_path(frame);
+	span_report(frame->group, frame);
+	frame->c_before += frame->c - frame->item_start;
+	frame->c = frame->item_start;
+	prof_copy(&frame->prof, &frame->share.before);
+	if (UNLIKELY(span_has_calls))
+		span_path_take(&frame->path, frame->item_calls);
+}
+
+/* All that it will take comes after this path: there was nothing to take when it came. */
+void span_begin_items_here(struct thread *self)
+{
+	struct frame *frame = self->frame;
+
+	frame->has_items = true;
+	frame->item_start = frame->c;
+	prof_copy(&frame->share.before, &frame->prof);
+	if (UNLIKELY(span_has_calls))
+		span_segment_keep(&frame->item_calls, span_path_freeze(&frame->path));
+}
+
+/* Who joins the thread waits for all of them. */
+static void end_items(struct frame *frame)
+{
+	if (frame->has_items)
+		span_take_path(frame, frame->longest, &frame->longest_prof, frame->longest_calls);
+}
+
 /* threads */
 
 static void begin_phase(struct thread *self, uintptr_t address)
@@ -272,6 +314,7 @@ static void thread_ends(void *argument)
 		return;
 	}
 	span_calls_leave(self, (struct calls_kept){{0, 0}, 0});
+	end_items(frame);
 	if (!atomic_load(&is_given_up))
 		span_leave_account(self);
 	close_account();

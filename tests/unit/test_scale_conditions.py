@@ -35,3 +35,18 @@ def test_no_turns_two_sides_of_a_buffer(directory: Path, form: str) -> None:
 def test_no_turns_of_a_pool(directory: Path) -> None:
     """Seven of eight threads work, as much each."""
     assert 6.3 < speedup(run(directory, 8, "span_conditions", "pool", "100", "8", clock="")) < 7.2
+
+
+def test_who_of_a_pool_took_a_task_is_chance(directory: Path) -> None:
+    """One of four threads has most of the tasks, since the others were late: that was x1.2 to x1.5."""
+    assert 3.7 < speedup(run(directory, 4, "span_conditions", "late_pool", "100", "5", clock="")) < 4.2
+
+
+def test_serial_code_between_the_tasks_of_a_pool(directory: Path) -> None:
+    """Ten times 40 tasks, and then the work of two alone: the longest path has one task, and those two, ten times.
+
+    But for tasks of threads that came late, and did not wait for the batch: without order there are the two alone.
+    """
+    record = run(directory, 8, "span_conditions", "late_batches", "200", "9", clock="")
+    assert record.span_s > 10 * 2.5 * 200e-6
+    assert 6 < speedup(record) < 8.3

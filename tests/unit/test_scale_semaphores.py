@@ -32,6 +32,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("two", 36, 9, 12),
         ("named", 2, 2, 2),
         ("handler", 4, 4, 4),
+        # whoever is free takes the next task: 40 n on 8 cores, of which none has a path of more than one
+        ("late_tasks", 40, 1, 5),
     ],
 )
 def test_the_span_of_semaphores(directory: Path, form: str, work: float, span: float, bound: float) -> None:

@@ -186,6 +186,81 @@ static void *pool(void *number)
 	return NULL;
 }
 
+/* The first thread makes tasks; of the others, who take them as they come, all but one are late, so that it has most of
+ * them. Who is free takes the next: all could have as much to do. */
+static void *late_pool(void *number)
+{
+	if (!number) {
+		usleep(200000); /* the others wait by then */
+		for (long task = 0; task < ITEMS; task++) {
+			pthread_mutex_lock(&mutex);
+			queued++;
+			pthread_cond_signal(&changed);
+			pthread_mutex_unlock(&mutex);
+		}
+		pthread_mutex_lock(&mutex);
+		while (made < ITEMS)
+			pthread_cond_wait(&not_full, &mutex);
+		held = 1;
+		pthread_cond_broadcast(&changed);
+		pthread_mutex_unlock(&mutex);
+		return NULL;
+	}
+	for (;;) {
+		pthread_mutex_lock(&mutex);
+		while (!queued && !held)
+			pthread_cond_wait(&changed, &mutex);
+		if (!queued) {
+			pthread_mutex_unlock(&mutex);
+			return NULL;
+		}
+		queued--;
+		pthread_mutex_unlock(&mutex);
+		if ((long)number > 1 && made < ITEMS / 2)
+			usleep(100000);
+		work_us(n);
+		pthread_mutex_lock(&mutex);
+		if (++made == ITEMS)
+			pthread_cond_signal(&not_full);
+		pthread_mutex_unlock(&mutex);
+	}
+}
+
+/* The same, ten times: after each tenth the first thread works alone for as long as two tasks take. */
+static void *late_batches(void *number)
+{
+	for (long batch = 1; !number && batch <= 10; batch++) {
+		pthread_mutex_lock(&mutex);
+		queued += ITEMS / 10;
+		for (long task = 0; task < ITEMS / 10; task++)
+			pthread_cond_signal(&changed);
+		while (made < batch * ITEMS / 10)
+			pthread_cond_wait(&not_full, &mutex);
+		held = batch == 10;
+		if (held)
+			pthread_cond_broadcast(&changed);
+		pthread_mutex_unlock(&mutex);
+		work_us(2 * n);
+	}
+	while (number) {
+		pthread_mutex_lock(&mutex);
+		while (!queued && !held)
+			pthread_cond_wait(&changed, &mutex);
+		if (!queued) {
+			pthread_mutex_unlock(&mutex);
+			return NULL;
+		}
+		queued--;
+		pthread_mutex_unlock(&mutex);
+		work_us(n);
+		pthread_mutex_lock(&mutex);
+		if (++made % (ITEMS / 10) == 0)
+			pthread_cond_signal(&not_full);
+		pthread_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -194,6 +269,7 @@ int main(int count, char **arguments)
 	} forms[] = {
 		{"turns_inside", turns_inside}, {"turns", turns}, {"turns_by_name", turns_by_name},
 		{"buffer", buffer}, {"loud_buffer", loud_buffer}, {"half_locked", half_locked}, {"pool", pool},
+		{"late_pool", late_pool}, {"late_batches", late_batches},
 	};
 	void *(*body)(void *) = NULL;
 	pthread_t all[MAX_THREADS];

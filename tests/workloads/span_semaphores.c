@@ -150,6 +150,26 @@ static void *pool(void *number)
 	}
 }
 
+/* The first thread makes tasks, n each; thread 1 takes most of them, since the others are late. */
+static void *late_tasks(void *number)
+{
+	static _Atomic long left = ITEMS;
+
+	if (!number)
+		usleep(200000); /* the others wait by then */
+	for (int task = 0; !number && task < ITEMS + threads; task++)
+		sem_post(&items);
+	while (number) {
+		sem_wait(&items);
+		if (--left < 0)
+			return NULL;
+		if ((long)number > 1)
+			usleep(50000);
+		work(n);
+	}
+	return NULL;
+}
+
 /* by the clock */
 
 static void work_us(long us)
@@ -215,7 +235,7 @@ int main(int count, char **arguments)
 		unsigned lock;
 	} forms[] = {
 		{"turns", turns, 1}, {"early", early, 1},	{"buffer", buffer, 1}, {"locked", locked, 1},
-		{"two", two_at_once, 2}, {"named", follows, 1}, {"handler", handler, 1}, {"pool", pool, 1},
+		{"two", two_at_once, 2}, {"named", follows, 1}, {"handler", handler, 1}, {"pool", pool, 1}, {"late_tasks", late_tasks, 1},
 		{"ring", ring, 1},	{"half_locked", half_locked, 1}, {"stages", stages, 1},
 	};
 	void *(*body)(void *) = NULL;
