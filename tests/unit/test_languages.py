@@ -185,7 +185,7 @@ def test_what_runs_an_interpreter_is_stopped_at_each_start(cache: DsoCache, chil
     stops = Stops(SimpleNamespace(add=added.append, remove=lambda _: None))  # type: ignore[arg-type]
     for front_ends, expected in ((FrontEnds([ToyLoader()]), []), (FrontEnds([]), [5])):
         target = target_of(Kernel(), cache, child, front_ends)
-        target.life.state, target._stops_left = State.ENDED, 0
+        target.life.state, target._awaits_libraries = State.ENDED, False
         assert target.read_load_map()
         stops.judge(target)
         assert added == expected

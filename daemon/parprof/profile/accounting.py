@@ -348,7 +348,7 @@ def _settle_stall(
     found_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE)
     negligible_ns = _NEGLIGIBLE * cores * times.elapsed_ns
     rest_ns = stall_ns - found_ns
-    if rest_ns < 0:
+    if rest_ns < 0 < found_ns:
         for sample in mine:
             for metric in (STALL, OUTSIDE):
                 sample.metrics[metric] *= stall_ns / found_ns
