@@ -380,10 +380,10 @@ def test_no_way_back_from_tls(certificate: Path) -> None:
     trusting = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
     with (
         Server(saying(full())) as there,
-        Server(saying(moved(there.url)), serving) as server,
+        Server(saying(moved(f"{there.url}/there")), serving) as server,
         Server(connecting(server.port)) as proxy,
     ):
         by = Proxy("127.0.0.1", proxy.port)
         with pytest.raises(NoAnswer, match="a redirection to http: not followed"):
             fetch("https://far.example/", proxy_of=lambda origin: by, context=trusting)
-    assert there.asked == []
+    assert not [head for head in there.asked if "/there" in head], "others may still ask for who had that port"
