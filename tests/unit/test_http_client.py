@@ -386,4 +386,6 @@ def test_no_way_back_from_tls(certificate: Path) -> None:
         by = Proxy("127.0.0.1", proxy.port)
         with pytest.raises(NoAnswer, match="a redirection to http: not followed"):
             fetch("https://far.example/", proxy_of=lambda origin: by, context=trusting)
-    assert not [head for head in there.asked if "/there" in head], "others may still ask for who had that port"
+    assert not [head for head in there.asked if "/there" in head], (
+        "others may still ask for who had that port"
+    )
