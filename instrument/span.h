@@ -237,6 +237,32 @@ struct words {
 	uint64_t of[CLEARED / 8];
 };
 
+/* Where an address belongs in a table of so many entries. */
+static inline uint32_t span_place_of(uintptr_t address, uint32_t size)
+{
+	return (uint32_t)((address * 0x9e3779b97f4a7c15ull) >> 40) % size;
+}
+
+/* The entry of an address in a table with open addressing, whose entries begin with theirs (an _Atomic uintptr_t; 0:
+ * unused). Where there is none it is made, or not; null then, and where the table is full. */
+static inline void *span_entry_of(void *table, size_t entry_bytes, uint32_t size, const void *address, bool is_made)
+{
+	uint32_t at = span_place_of((uintptr_t)address, size);
+
+	for (uint32_t tries = 0; tries < size; tries++, at = (at + 1) % size) {
+		_Atomic uintptr_t *key = (_Atomic uintptr_t *)((char *)table + at * entry_bytes);
+		uintptr_t found = atomic_load_explicit(key, memory_order_acquire);
+
+		if (!found && is_made && atomic_compare_exchange_strong(key, &found, (uintptr_t)address))
+			return key;
+		if (found == (uintptr_t)address)
+			return key;
+		if (!found)
+			return NULL;
+	}
+	return NULL;
+}
+
 /* Clears the begin of a structure, and up to CLEARED - 1 bytes more, which are to be set afterwards. For so few bytes
  * the `rep stos` that compilers make of memset takes longer than the rest of what begins a region. */
 static inline void clear_begin(void *structure, size_t bytes)

@@ -55,26 +55,9 @@ static _Atomic bool has_guards;
 static __thread struct condition *own_conditions[OWN_CONDITIONS]; /* at which this thread has waited */
 static __thread uint32_t own_condition_next;
 
-/* Where a key is among those of a table with open addressing, or is put there; -1 where it is full, or not to be made. */
-#define FIND(table, size, wanted, is_made)                                                                            \
-	({                                                                                                            \
-		uint32_t at_ = (uint32_t)(((uintptr_t)(wanted) * 0x9e3779b97f4a7c15ull) >> 40) % (size), tries_ = 0;  \
-		uintptr_t found_ = 0;                                                                                 \
-                                                                                                                      \
-		for (; tries_ < (size); tries_++, at_ = (at_ + 1) % (size)) {                                         \
-			found_ = atomic_load_explicit(&(table)[at_].key, memory_order_acquire);                       \
-			if (!found_ && (is_made) &&                                                                   \
-			    atomic_compare_exchange_strong(&(table)[at_].key, &found_, (uintptr_t)(wanted)))          \
-				break;                                                                                \
-			if (found_ == (uintptr_t)(wanted) || !found_)                                                 \
-				break;                                                                                \
-		}                                                                                                     \
-		tries_ < (size) && ((is_made) || found_) ? &(table)[at_] : NULL;                                      \
-	})
-
 static struct condition *condition_of(pthread_cond_t *key, bool is_made)
 {
-	struct condition *condition = FIND(conditions, CONDITIONS, key, is_made);
+	struct condition *condition = span_entry_of(conditions, sizeof(*conditions), CONDITIONS, key, is_made);
 
 	if (!condition)
 		return NULL;
@@ -98,7 +81,7 @@ static struct condition *condition_of(pthread_cond_t *key, bool is_made)
 
 static struct guard *guard_of(pthread_mutex_t *key, bool is_made)
 {
-	struct guard *guard = FIND(guards, GUARDS, key, is_made);
+	struct guard *guard = span_entry_of(guards, sizeof(*guards), GUARDS, key, is_made);
 
 	if (!guard)
 		return NULL;

@@ -89,7 +89,7 @@ void span_count_wait(void)
 
 static struct bucket *bucket_of(uintptr_t key)
 {
-	return &buckets[(uint32_t)((key * 0x9e3779b97f4a7c15ull) >> 40) % BUCKETS];
+	return &buckets[span_place_of(key, BUCKETS)];
 }
 
 /* Under the bucket's lock. Null where it is not known, and either shall not be or has no room. */

@@ -16,17 +16,7 @@ static struct meeting meetings[MEETINGS];
 
 static struct meeting *meeting_of(void *key)
 {
-	uint32_t at = (uint32_t)(((uintptr_t)key * 0x9e3779b97f4a7c15ull) >> 40) % MEETINGS;
-
-	for (uint32_t tries = 0; tries < MEETINGS; tries++, at = (at + 1) % MEETINGS) {
-		uintptr_t found = atomic_load(&meetings[at].key);
-
-		if (!found && atomic_compare_exchange_strong(&meetings[at].key, &found, (uintptr_t)key))
-			return &meetings[at];
-		if (found == (uintptr_t)key)
-			return &meetings[at];
-	}
-	return NULL;
+	return span_entry_of(meetings, sizeof(*meetings), MEETINGS, key, true);
 }
 
 static void reset_round(struct group *round)

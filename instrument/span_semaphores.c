@@ -56,7 +56,7 @@ static __thread uint32_t own_semaphore_next;
 
 static struct semaphore_bucket *semaphore_bucket(const sem_t *key)
 {
-	return &semaphore_buckets[(uint32_t)(((uintptr_t)key * 0x9e3779b97f4a7c15ull) >> 40) % SEMAPHORE_BUCKETS];
+	return &semaphore_buckets[span_place_of((uintptr_t)key, SEMAPHORE_BUCKETS)];
 }
 
 static void begin_semaphore(struct semaphore *semaphore, sem_t *key)
