@@ -15,9 +15,11 @@ import pytest
 
 import profiling
 from parprof.commands.spawn import Child
+from parprof.files.libc import is_loader
 from parprof.kernel.engine import BpfKernel
 from parprof.model import PathSample
 from parprof.session.session import Session
+from parprof.session.target import Target
 
 pytestmark = pytest.mark.beside
 
@@ -65,6 +67,24 @@ def test_a_program_is_stopped_twice(session: Session) -> None:
     assert stops(session) == STOPS
     target = list(session.targets.values())[-1]  # the first one is who became it
     assert target.has_started
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_the_loader_says_when_to_stop(session: Session, once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it tells once, as musl's does, that is the time: glibc's, taken for such a one, has mapped nothing by then."""
+    seen: list[bool] = []
+    resume = Target.resume
+
+    def note(target: Target, started_libraries: bool) -> None:
+        if started_libraries and target.load_map is not None:
+            seen.append(any(dso.name.startswith("libc.so") for dso in target.load_map.dsos()))
+        resume(target, started_libraries)
+
+    monkeypatch.setattr(Target, "resume", note)
+    monkeypatch.setattr("parprof.session.target.tells_once", lambda name: once and is_loader(name))
+    run(session, BRIEF, "1")
+    assert stops(session) == STOPS
+    assert seen == [not once]
 
 
 def test_musls_loader_tells_of_them_once(session: Session, tmp_path: Path) -> None:
