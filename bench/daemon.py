@@ -284,8 +284,7 @@ class Table:
     def head(self) -> str:
         return (
             f"{'minute':>6} {'CPU %':>6} {'helpers':>7} {'RSS MB':>6} {'kept':>5} {'helpers':>7} {'fds':>4} "
-            f"{'threads':>7} "
-            f"{'due':>8} {'charged':>8} {'lost':<24} BPF entries"
+            f"{'threads':>7} {'due':>8} {'charged':>8} {'lost':<24} BPF entries"
         )
 
     def line(self, minute: float) -> str:
@@ -311,9 +310,8 @@ class Table:
         fds = len(os.listdir(f"/proc/{self._daemon}/fd"))
         return (
             f"{minute:>6.1f} {share:>6.2f} {100 * max(helpers - before_helpers, 0) / seconds:>7.2f} {rss_mb:>6.1f} "
-            f"{kept_mb:>5.1f} "
-            f"{helpers_mb:>7.1f} {fds:>4} {status(self._daemon, 'Threads'):>7} {due:>8.0f} {charged:>8.0f} "
-            f"{words:<24} {maps} {self._disturbances.words}"
+            f"{kept_mb:>5.1f} {helpers_mb:>7.1f} {fds:>4} {status(self._daemon, 'Threads'):>7} "
+            f"{due:>8.0f} {charged:>8.0f} {words:<24} {maps} {self._disturbances.words}"
         )
 
     def growth(self) -> str:

@@ -195,8 +195,8 @@ struct wait_site {
 #define CHECK_MEMORY 64		/* n_working comes from edges; where it is a guess, from memory; both are compared */
 #define CACTUS 128		/* a caller's frame may lie on another stack than its callee's */
 #define BLAME_LOCKS 256		/* notice who holds the locks that others wait for */
-#define LOADS_ONCE 1024		/* the loader tells of a program's first libraries when they are mapped; else before that, too */
 #define LETS_GO 512		/* no thread goes on behind a barrier, or begins a region, but after an edge of another's */
+#define LOADS_ONCE 1024		/* the loader tells of a program's first libraries when they are mapped; else before that, too */
 
 enum memory_kind {
 	MEMORY_NONE = 0,

@@ -176,23 +176,20 @@ def programs(out: Path) -> dict[str, Any]:
     return found
 
 
-def record(program: str) -> Callable[[Path], dict[str, Any]]:
+def recorded(program: str, phases: str, profile: Path, log: Path, **environment: str) -> Watched:
     """`parprof record` of a program that keeps a log."""
+    command = [*PARPROF, "record", "-F", HZ, "-o", str(profile), "--", str(BUILD / program), *work_of(phases)]
+    run = Watched(command, PARPROF_TRUTH=str(log), **environment)
+    check(run.status == 0, f"record ended with {run.status}:\n{run.output}")
+    return run
+
+
+def record(program: str) -> Callable[[Path], dict[str, Any]]:
+    """`recorded`: a phase with one thread, and one with unequal shares."""
 
     def step(out: Path) -> dict[str, Any]:
         profile, log = Path(f"/tmp/{program}.pb.gz"), Path(f"/tmp/{program}.log")
-        command = [
-            "record",
-            "-F",
-            HZ,
-            "-o",
-            str(profile),
-            "--",
-            str(BUILD / program),
-            *work_of(SERIAL),
-        ]
-        run = Watched([*PARPROF, *command], PARPROF_TRUTH=str(log))
-        check(run.status == 0, f"record ended with {run.status}:\n{run.output}")
+        run = recorded(program, SERIAL, profile, log)
         detach_s = wait_for_detaching()
         truth = Truth.read(log)
         ratios = compare(profile, log)
@@ -210,18 +207,7 @@ def record(program: str) -> Callable[[Path], dict[str, Any]]:
 def every_cpu(out: Path) -> dict[str, Any]:
     """A thread bound to each CPU: all of them are sampled alike, and all are in n_w."""
     profile, log, cpus = Path("/tmp/cpus.pb.gz"), Path("/tmp/cpus.log"), os.cpu_count() or 1
-    command = [
-        "record",
-        "-F",
-        HZ,
-        "-o",
-        str(profile),
-        "--",
-        str(BUILD / "omp_truth.gomp"),
-        *work_of("balanced"),
-    ]
-    run = Watched([*PARPROF, *command], PARPROF_TRUTH=str(log), OMP_PROC_BIND="true", OMP_PLACES="threads")
-    check(run.status == 0, f"record ended with {run.status}:\n{run.output}")
+    run = recorded("omp_truth.gomp", "balanced", profile, log, OMP_PROC_BIND="true", OMP_PLACES="threads")
     work_s: dict[int, float] = {}
     for sample in pprof.read(str(profile)).samples:
         if any(frame.name == "balanced_work" for frame in sample.path):

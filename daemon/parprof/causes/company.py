@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from parprof.causes.tickers import ThreadLabel
 from parprof.cct.tree import Procedure
 from parprof.metrics import STOLEN, Metrics
 from parprof.model import Frame, Interval
@@ -68,7 +69,7 @@ class Company:
         self._windows: list[Mapping[int, Metrics]] = []
         self._known: dict[Procedure, bool] = {}
 
-    def hides_threads(self, threads: Mapping[tuple[int, int, str], Metrics]) -> bool:
+    def hides_threads(self, threads: Mapping[ThreadLabel, Metrics]) -> bool:
         """Whether most of what these did was done in processes of a language with a scheduler of its own: which of
         their threads did it tells nothing then. ``threads``: by process, number and name."""
         if not self._schedulers:

@@ -19,14 +19,12 @@ from parprof.causes.gil import NOTHING, Beside, beside
 from parprof.causes.ownership import Owner, Ownership, nameless_files, partly_named, script_folders
 from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.sleepers import with_sleepers
+from parprof.causes.tickers import ThreadLabel
 from parprof.causes.upstream import sleeps_of
 from parprof.cct.tree import Procedure
 from parprof.metrics import WAIT, Metrics, add_to
 from parprof.model import OTHERS, Frame, Interval, PathSample
 from parprof.values import dataclass
-
-ThreadLabel = tuple[int, int, str]
-"""Process, number and name of a thread; files of before have no numbers."""
 
 _LEADING_SHARE = 0.8
 """A call path without a beginning is given that of the others which go on as it does, if so many of them agree."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from parprof.causes.evidence import Evidence, Place, Tally
+from parprof.causes.tickers import ThreadLabel
 from parprof.cct.tree import Procedure
 from parprof.metrics import STOLEN, Metrics
 from parprof.values import dataclass
@@ -99,7 +100,7 @@ def is_single(tally: Tally, cores: int) -> bool:
     return share_of_first(tally) >= _SINGLE
 
 
-def workers(tally: Tally) -> list[tuple[int, int, str]]:
+def workers(tally: Tally) -> list[ThreadLabel]:
     """The threads that did some of the work worth the name."""
     least = 0.02 * tally.metrics.work_ns
     return [thread for thread, metrics in tally.threads.items() if metrics.work_ns > least]

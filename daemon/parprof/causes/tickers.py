@@ -17,6 +17,8 @@ from parprof.model import NOT_LOOKED_AT, SEVERAL_THREADS, Origin, Path, PathSamp
 from parprof.values import dataclass
 
 ThreadId = tuple[int, int]
+ThreadLabel = tuple[int, int, str]
+"""Process, number and name of a thread; files of before have no numbers."""
 
 _FOR_TIME = WaitKind.SLEEP.frame_name
 _IN_PASSING = frozenset(

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.routes import Route
+from parprof.causes.tickers import ThreadLabel
 from parprof.metrics import WAIT, Metrics
 from parprof.values import dataclass
 
@@ -26,14 +27,12 @@ _RIVAL = 0.3
 """Another one that slept for so much of it may as well have been the one."""
 _NAMELESS = re.compile(r".*\+0x|\[|_?main\Z|\Z")
 
-_ThreadLabel = tuple[int, int, str]
-
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
     """One thread's sleeping by itself. Nanoseconds."""
 
-    thread: _ThreadLabel
+    thread: ThreadLabel
     wait_ns: float
     """All of it."""
     function: str
@@ -48,9 +47,9 @@ class Sleep:
         return f"{name} (pid {pid})" if name and not name.startswith("tid ") else f"pid {pid}"
 
 
-def sleeps_of(rows: Iterable[tuple[Metrics, _ThreadLabel, str, Route]]) -> tuple[Sleep, ...]:
+def sleeps_of(rows: Iterable[tuple[Metrics, ThreadLabel, str, Route]]) -> tuple[Sleep, ...]:
     """Of each thread that slept by itself. ``rows``: samples with thread, foreign function and way."""
-    found: dict[_ThreadLabel, dict[tuple[str, str], float]] = defaultdict(lambda: defaultdict(float))
+    found: dict[ThreadLabel, dict[tuple[str, str], float]] = defaultdict(lambda: defaultdict(float))
     for metrics, thread, wait, route in rows:
         if metrics[WAIT] and wait.endswith(_BY_ITSELF):
             found[thread][_function(route), wait] += metrics[WAIT]

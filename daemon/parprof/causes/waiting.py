@@ -53,13 +53,17 @@ _FOR_OTHERS = re.compile(
 
 def asleep_for_requests_ns(samples: Iterable[PathSample]) -> float:
     """For how long threads waited for something to do from outside."""
-    return sum(one.metrics[WAIT] for one in samples if one.path and one.path[-1].name == _FOR_REQUESTS)
+    return sum(one.metrics[WAIT] for one in samples if _is_for_requests(one))
+
+
+def _is_for_requests(sample: PathSample) -> bool:
+    return bool(sample.path) and sample.path[-1].name == _FOR_REQUESTS
 
 
 def tidies_up(samples: Sequence[PathSample]) -> bool:
     """Whether a program that hardly does anything, and sleeps, does so beside threads that wait for requests, as one
     that tidies up now and then: it is not those who serve requests themselves that sleep for most of that time."""
-    servers = {thread_of(one.origin) for one in samples if one.path and one.path[-1].name == _FOR_REQUESTS}
+    servers = {thread_of(one.origin) for one in samples if _is_for_requests(one)}
     stall_ns = sum(one.metrics[STALL] for one in samples)
     in_service_ns = sum(one.metrics[STALL] for one in samples if thread_of(one.origin) in servers)
     return bool(servers) and in_service_ns < _IN_SERVICE * stall_ns

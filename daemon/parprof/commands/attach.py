@@ -19,7 +19,6 @@ from parprof.commands.measuring import (
     add_measuring_options,
     add_trace_options,
     check_budget,
-    deadline,
     measure,
     present,
     validate,
@@ -96,10 +95,10 @@ class AttachCommand:
         if _daemon_can(args) and (wanted or may_have_daemon()) and self._ask_daemon(pid, args, interrupt):
             return 0
         events = validate(args)
-        over = deadline(None)
+        over_s = math.inf
 
         def begin(session: Session) -> Target:
-            nonlocal over
+            nonlocal over_s
             patience = _Patience(interrupt, args.quiet)
             others, alone = _others(pid, args.scope), args.scope == "process"
             mine = () if alone else others
@@ -112,13 +111,13 @@ class AttachCommand:
                 from parprof.commands.allocations import follow_running
 
                 follow_running(session)
-            over = deadline(args.duration)
             if args.duration is not None:
-                session.wake_up_at(time.monotonic() + args.duration)
+                over_s = time.monotonic() + args.duration
+                session.wake_up_at(over_s)
             return target
 
         def finished(session: Session) -> bool:
-            return bool(interrupt.signal) or over() or session.live(pid) is None
+            return bool(interrupt.signal) or time.monotonic() >= over_s or session.live(pid) is None
 
         with interrupt.installed():
             present(args, *measure(args, events, begin, finished, outlasts=True))

@@ -306,9 +306,3 @@ def present(
     from parprof.commands import measured
 
     measured.present(args, profile, facts, shares_output=shares_output)
-
-
-def deadline(seconds: float | None) -> Callable[[], bool]:
-    """A function that tells whether ``seconds`` have passed since now; never, for None."""
-    end = None if seconds is None else time.monotonic() + seconds
-    return lambda: end is not None and time.monotonic() >= end

@@ -48,7 +48,8 @@ class State(Enum):
     """The session does not know it any more."""
 
 
-LIVING = frozenset((State.YOUNG, State.LINGERING, State.SETTLED))
+UNSETTLED = frozenset((State.YOUNG, State.LINGERING))
+LIVING = UNSETTLED | {State.SETTLED}
 STEPS: Mapping[State, frozenset[State]] = {
     State.NEW: frozenset((State.YOUNG, State.SETTLED, State.GONE, State.ENDED)),
     State.YOUNG: frozenset((State.LINGERING, State.SETTLED, State.GONE, State.ENDED)),
@@ -255,16 +256,16 @@ class Lives(Generic[LivingT]):
 
     def settle_due_s(self) -> float:
         """When `settle_due` has something next, CLOCK_MONOTONIC; infinite: nobody is young."""
-        while self._young and self._young[0][1].life.state not in (State.YOUNG, State.LINGERING):
+        while self._young and self._young[0][1].life.state not in UNSETTLED:
             self._young.popleft()
         return self._young[0][0] if self._young else math.inf
 
     def settle_due(self, now_s: float) -> list[LivingT]:
         """Those that have been young for long enough: they are settled from now on."""
         due = []
-        while self._young and self._young[0][0] <= now_s:
+        while self.settle_due_s() <= now_s:
             target = self._young.popleft()[1]
-            if target.life.state in (State.YOUNG, State.LINGERING) and target.life.enter(State.SETTLED):
+            if target.life.enter(State.SETTLED):
                 self._listen(target)
                 due.append(target)
         return due

@@ -41,7 +41,7 @@ from parprof.process.loadmap import DsoCache, LoadMap
 from parprof.process.threads import guess_threads
 from parprof.runtimes import Agent
 from parprof.session.cores import AllowedCores, OwnCores, changes_of_n
-from parprof.session.lifecycle import Life, State
+from parprof.session.lifecycle import UNSETTLED, Life, State
 from parprof.session.mapped import Mapped
 from parprof.session.probing import Probing
 from parprof.session.scopes import Scope
@@ -195,7 +195,7 @@ class Target:
     @property
     def is_young(self) -> bool:
         """Whether it may end soon: what is dear waits for `settle`."""
-        return self.life.state in (State.YOUNG, State.LINGERING)
+        return self.life.state in UNSETTLED
 
     @property
     def first_state(self) -> State:
