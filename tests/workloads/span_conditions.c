@@ -6,8 +6,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "work_us.h"
 
 #define MAX_THREADS 64
 #define PLACES 4
@@ -18,17 +19,6 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER, not_full = PTHREAD_COND_INITIALIZER;
 static pthread_cond_t turn_of[MAX_THREADS];
 static long n, threads, turn, queued, made, held;
-
-static void work_us(long us)
-{
-	struct timespec now;
-	long until;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-	for (until = now.tv_sec * 1000000000 + now.tv_nsec + us * 1000;
-	     now.tv_sec * 1000000000 + now.tv_nsec < until;)
-		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-}
 
 /* One after the other, each with the mutex while it works. */
 static void *turns_inside(void *number)
@@ -87,7 +77,7 @@ static void *turns_by_name(void *number)
 
 /* Thread 0 makes items for all others, who have an equal share of them and work threads - 1 times as long on each: all
  * have as much to do. */
-static void *buffer(void *number)
+static void *hand_over(void *number, pthread_cond_t *full, pthread_cond_t *empty, int (*tell)(pthread_cond_t *))
 {
 	long share = ITEMS / (threads - 1);
 
@@ -95,47 +85,32 @@ static void *buffer(void *number)
 		work_us(n);
 		pthread_mutex_lock(&mutex);
 		while (queued == PLACES * threads)
-			pthread_cond_wait(&not_full, &mutex);
+			pthread_cond_wait(full, &mutex);
 		queued++;
-		pthread_cond_signal(&changed);
+		tell(empty);
 		pthread_mutex_unlock(&mutex);
 	}
 	for (long item = 0; number && item < share; item++) {
 		pthread_mutex_lock(&mutex);
 		while (!queued)
-			pthread_cond_wait(&changed, &mutex);
+			pthread_cond_wait(empty, &mutex);
 		queued--;
-		pthread_cond_signal(&not_full);
+		tell(full);
 		pthread_mutex_unlock(&mutex);
 		work_us((threads - 1) * n);
 	}
 	return NULL;
 }
 
+static void *buffer(void *number)
+{
+	return hand_over(number, &not_full, &changed, pthread_cond_signal);
+}
+
 /* The same with one condition for all. */
 static void *loud_buffer(void *number)
 {
-	long share = ITEMS / (threads - 1);
-
-	for (long item = 0; !number && item < share * (threads - 1); item++) {
-		work_us(n);
-		pthread_mutex_lock(&mutex);
-		while (queued == PLACES * threads)
-			pthread_cond_wait(&changed, &mutex);
-		queued++;
-		pthread_cond_broadcast(&changed);
-		pthread_mutex_unlock(&mutex);
-	}
-	for (long item = 0; number && item < share; item++) {
-		pthread_mutex_lock(&mutex);
-		while (!queued)
-			pthread_cond_wait(&changed, &mutex);
-		queued--;
-		pthread_cond_broadcast(&changed);
-		pthread_mutex_unlock(&mutex);
-		work_us((threads - 1) * n);
-	}
-	return NULL;
+	return hand_over(number, &changed, &changed, pthread_cond_broadcast);
 }
 
 /* A lock made of a condition: who had it before is chance, and it is held for half of the work. */

@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "work_us.h"
+
 extern void parprof_span_work(unsigned long units);
 
 #define MAX_THREADS 64
@@ -171,17 +173,6 @@ static void *late_tasks(void *number)
 }
 
 /* by the clock */
-
-static void work_us(long us)
-{
-	struct timespec now;
-	long until;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-	for (until = now.tv_sec * 1000000000 + now.tv_nsec + us * 1000;
-	     now.tv_sec * 1000000000 + now.tv_nsec < until;)
-		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-}
 
 static void *ring(void *number)
 {
