@@ -806,6 +806,12 @@ def test_a_producer_is_that_where_nobody_saw_its_thread_begin(tid: int, kind: Ki
     assert first(found(*balanced(), *rows)) == (kind, "produce")
 
 
+def test_main_makes_what_the_threads_wait_for_that_work_beside_it() -> None:
+    rows = [row("produce", 700, 1, 7), row("produce", 300, 2, 7), row("consume", 300, 2, 9)]
+    rows.append(row("consume; pthread_cond_wait; [waits: condition]", tid=9, wait=700))
+    assert first(found(*balanced(), *rows)) == (Kind.STARVED, "produce")
+
+
 def test_serial_code_that_others_run_beside_at_times_keeps_nobody_waiting() -> None:
     """main merges what threads of std::async made while the next of them work; nobody waits for it."""
     rows = [row("main; merge", 200, 1, 1), row("main; merge", 100, 2, 1)]

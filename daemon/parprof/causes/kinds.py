@@ -37,7 +37,7 @@ from parprof.causes.sites import (
     workers,
 )
 from parprof.causes.stalls import stall
-from parprof.causes.waiting import is_lock, queue_of, task_waits, thread_waits, waits_for_work_ns
+from parprof.causes.waiting import is_lock, queue_beside, queue_of, task_waits, thread_waits, waits_for_work_ns
 from parprof.metrics import WAIT
 
 _SPINS = 0.1
@@ -312,7 +312,7 @@ def _too_few_threads(threads: int, setting: Setting) -> Diagnosis:
 
 def _starved(site: LossSite, setting: Setting) -> Diagnosis | None:
     if is_single(site.tally, setting.cores):
-        queue = queue_of(site)
+        queue = queue_beside(site)  # others worked beside it, or it were serial code
         if not queue and setting.total[WAIT] and site.region is None and not setting.is_openmp:
             share = 100 * alone(site.tally.metrics, setting.cores)
             return Diagnosis(

@@ -152,6 +152,15 @@ def queue_of(site: LossSite) -> str:
     """
     if site.region is None and not _is_of_a_thread(site.tally):
         return ""
+    return queue_beside(site)
+
+
+def queue_beside(site: LossSite) -> str:
+    """The same for whichever thread, the main thread too.
+
+    While that one alone is at work, the threads of a pool wait for something to do as well: it makes what they wait
+    for where they work beside it at other times.
+    """
     whole = site.place.root.all
     waits = {
         name: amount - whole.idlers.get(name, 0.0)
