@@ -435,6 +435,58 @@ def test_shares_of_teams_that_have_new_threads_each_time() -> None:
     assert cause.what == "threads have unequal shares of the work"
 
 
+def _overhead(names: str, count: int, tid: int, kind: str = "create") -> PathSample:
+    one = row(names, count, CORES, tid)
+    one.metrics.overhead_ns = one.metrics.work_ns
+    return PathSample(one.path, one.metrics, Origin(7, "x", f"t{tid}", overhead=kind, tid=tid))
+
+
+def test_regions_so_small_that_whole_teams_are_in_the_runtime_are_too_fine() -> None:
+    """30,000 regions of 2 us: of what is lost at them little is overhead, as all of the team spins most of the time,
+    and who spins less of it looks as if it had more to do."""
+    rows = [
+        row("main; tiny; cell", 30, CORES, 1),
+        row("main; tiny; cell", 40, 1, 1),
+        row("main; tiny; cell", 55, CORES, 2),
+        row("main; tiny; cell", 5, 1, 2),
+        _overhead("main; tiny; GOMP_parallel", 14, 1),
+        _overhead("main; tiny; libgomp.so+0x1f5e0", 21, 1, "other"),
+        row("main; tiny; GOMP_parallel", spin=40, stall=25, tid=1),
+        row("main; tiny; GOMP_barrier", spin=40, stall=15, tid=2),
+    ]
+    for one in rows[:4]:
+        one.physical = one.path[-2:]
+    (cause,) = found(*rows, *balanced(), runtime="libgomp")
+    assert (cause.kind, cause.function) == (Kind.OVERHEAD, "tiny")
+    assert "creating tasks, regions or threads, or spinning" in cause.what
+
+
+def test_overhead_of_one_thread_is_no_share_of_the_work() -> None:
+    """GIVEN a region whose threads have equal shares, of which the one that starts it also has the overhead THEN they
+    are not called unequal."""
+    rows = [
+        row("main; tiny; cell", 100, 1, 1),
+        row("main; tiny; cell", 100, 1, 2),
+        _overhead("main; tiny; GOMP_parallel", 80, 1),
+    ]
+    for one in rows[:2]:
+        one.physical = one.path[-2:]
+    (cause,) = found(*rows, *balanced(), runtime="libgomp")
+    assert "unequal shares" not in cause.what
+
+
+@pytest.mark.parametrize(("times", "is_told"), [(1, False), (10, True)])
+def test_unequal_shares_by_chance_are_not_told(times: int, is_told: bool) -> None:
+    """36 and 24 samples differ by chance in one of eight runs; 360 and 240 do not."""
+    rows = [row("main; sweep; cell", 24 * times, CORES, tid) for tid in (1, 2)]
+    rows.append(row("main; sweep; cell", 12 * times, 1, 1))
+    for one in rows:
+        one.physical = one.path[-2:]
+    more = balanced(count=100)
+    causes = found(*rows, *more, runtime="libgomp")
+    assert any("unequal shares" in cause.what for cause in causes) is is_told
+
+
 def _at(line: int, one: PathSample) -> PathSample:
     """The same with the lines of the program's function, and of its loops."""
     one.path = tuple(replace(f, line=line) if f.is_loop or f.name == "main" else f for f in one.path)

@@ -23,6 +23,7 @@ from parprof.causes.shares import (
     is_by_many,
     is_mostly_one,
     many_processes,
+    may_be_chance,
     one_at_a_time,
 )
 from parprof.causes.sites import (
@@ -36,8 +37,15 @@ from parprof.causes.sites import (
     unused_ns,
     workers,
 )
-from parprof.causes.stalls import stall
-from parprof.causes.waiting import is_lock, queue_beside, queue_of, task_waits, thread_waits, waits_for_work_ns
+from parprof.causes.stalls import spun_ns, stall
+from parprof.causes.waiting import (
+    is_lock,
+    queue_beside,
+    queue_of,
+    task_waits,
+    thread_waits,
+    waits_for_work_ns,
+)
 from parprof.metrics import WAIT
 
 _SPINS = 0.1
@@ -65,6 +73,8 @@ _OFTEN_STARTED = 4
 _GIVES = re.compile(r".*(?:send|push|\bput)", re.IGNORECASE)
 _ALL = 0.75
 """Of a loss."""
+_NAMED = 0.25
+"""Of the overhead."""
 _CREATE = re.compile(r"_*(?:GI_+|libc_)*(?:pthread_create|thrd_create|v?fork\b|posix_spawn|clone)")
 
 
@@ -88,7 +98,10 @@ def _overhead(site: LossSite, setting: Setting) -> Diagnosis | None:
     metrics = site.tally.metrics
     # where next to all of a loss is overhead there is nothing else to say, however little of the work it is
     least_ns = 0.0 if metrics.overhead_ns >= _ALL * lost_ns(metrics) else 0.1 * metrics.work_ns
-    if not metrics.work_ns or metrics.overhead_ns < max(0.5 * lost_ns(metrics), least_ns):
+    if not metrics.work_ns or metrics.overhead_ns < least_ns:
+        return None
+    all_in_runtime_ns = spun_ns(site, setting) if site.region is not None and setting.is_openmp else 0.0
+    if metrics.overhead_ns + all_in_runtime_ns < 0.5 * lost_ns(metrics):
         return None
     kinds: dict[str, float] = {}
     locks = messages = 0.0
@@ -99,8 +112,15 @@ def _overhead(site: LossSite, setting: Setting) -> Diagnosis | None:
         messages += found.overhead_ns * bool(_MESSAGES.match(function))
     if locks > 0.5 * metrics.overhead_ns:
         return lock_diagnosis(site, setting, "the lock itself takes")
-    share = 100 * metrics.overhead_ns / metrics.work_ns
-    most = max(kinds, key=lambda kind: kinds[kind], default="other")
+    # of what such a region does, not of a runtime's function in it
+    whole = site.region.all.metrics if site.region is not None and setting.is_openmp else metrics
+    spin_ns = whole.spin_ns if all_in_runtime_ns else 0.0
+    share = 100 * (min(metrics.overhead_ns, whole.work_ns) + spin_ns) / (whole.work_ns + spin_ns)
+    # functions without names say nothing of their own: what those with names are for is what all of it is for
+    named = {kind: amount for kind, amount in kinds.items() if kind != "other"}
+    most = max(named, key=lambda kind: named[kind], default="other")
+    if named.get(most, 0.0) < _NAMED * metrics.overhead_ns:
+        most = max(kinds, key=lambda kind: kinds[kind], default="other")
     what, remedy = _TOO_FINE.get(most, _TOO_FINE["other"])
     if messages > 0.5 * metrics.overhead_ns:
         what, remedy = _TOO_MUCH_SENT
@@ -108,6 +128,8 @@ def _overhead(site: LossSite, setting: Setting) -> Diagnosis | None:
         remedy = "larger chunks: schedule(dynamic, 64), say, or schedule(static)"
     elif most == "create" and setting.is_openmp:
         remedy = "larger pieces: a cut-off for tasks (if or final), or one parallel region around the loop"
+    if spin_ns:
+        what += ", or spinning until others are there"
     return Diagnosis(Kind.OVERHEAD, f"{share:.0f} % of its CPU time is spent {what}", remedy)
 
 
@@ -257,7 +279,7 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
         return _one_in_the_way("thread", alone(tally.metrics, setting.cores))
     if knows_threads(tally):
         ratio = imbalance_ratio(tally, setting.cores)
-        if ratio < 1.2:
+        if ratio < 1.2 or may_be_chance(tally, setting.cores, setting.total):
             return _unequal_pieces(site, setting)
         if (few := len(workers(tally))) < setting.cores and imbalance_ratio(tally, few) < 1.2:
             return _too_few_threads(few, setting)

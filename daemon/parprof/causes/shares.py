@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 from parprof.causes.diagnosis import Setting
 from parprof.causes.evidence import Tally
@@ -17,7 +19,7 @@ from parprof.causes.sites import (
     workers,
 )
 from parprof.causes.waiting import waits_around
-from parprof.metrics import SAMPLES, STOLEN, WAIT, Metric
+from parprof.metrics import SAMPLES, STOLEN, WAIT, Metric, Metrics
 
 _ALL_ALONE = 0.995
 _CLEARLY_UNEQUAL = 1.8
@@ -96,12 +98,38 @@ def is_mostly_one(site: LossSite, setting: Setting) -> bool:
 
 def imbalance_ratio(tally: Tally, cores: int) -> float:
     """The most that one thread had to do, over what the others had on average."""
-    works = sorted((metrics.work_ns for metrics in tally.threads.values()), reverse=True)[: max(cores, 2)]
-    if not works or not works[0]:
+    first, others = _shares(tally, cores)
+    if not first:
         return 1.0
-    others = [*works[1:], *([0.0] * (cores - len(works)))]
     mean = sum(others) / len(others) if others else 0.0
-    return works[0] / max(mean, 0.01 * works[0])
+    return first / max(mean, 0.01 * first)
+
+
+def may_be_chance(tally: Tally, cores: int, total: Metrics) -> bool:
+    """Whether as many samples of threads with equal shares may differ as much as those of a site's do (95 %).
+
+    ``total``: of the whole program, for what a sample stands. The more threads there are, the more does the busiest of
+    them stand out by chance (Bonferroni).
+    """
+    first, others = _shares(tally, cores)
+    if not total.samples or not first or not others:
+        return False
+    sample_ns = (total.work_ns + total.spin_ns) / total.samples
+    mean = max(sum(others) / len(others), sample_ns / len(others))
+    spread = math.sqrt(sample_ns / first + sample_ns / (mean * len(others)))
+    least = NormalDist().inv_cdf(1 - 0.025 / (1 + len(others)))
+    return math.log(max(first / mean, 1.0)) < least * spread
+
+
+def _shares(tally: Tally, cores: int) -> tuple[float, list[float]]:
+    """The useful work of the thread that had most, and of each other one, as many as cores. What a team takes to begin
+    and to end is in whichever thread that goes on in: no share of the program's work."""
+    works = sorted(
+        (max(metrics.work_ns - metrics.overhead_ns, 0.0) for metrics in tally.threads.values()), reverse=True
+    )[: max(cores, 2)]
+    if not works:
+        return 0.0, []
+    return works[0], [*works[1:], *([0.0] * (cores - len(works)))]
 
 
 def is_by_many(tally: Tally, cores: int) -> bool:

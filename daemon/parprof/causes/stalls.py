@@ -71,6 +71,8 @@ _MPI_STARTS = re.compile(r"(?i)(?:p?mpi|ompi(?:_mpi)?|gfortran_caf)_(?:init|fina
 _MPI_STARTS_REMEDY = "that is once a run: measure a longer one"
 _CALL = re.compile(r"[a-z]\w{,23}")
 """A name as calls of the C library have them; others are left out of the sentence."""
+_MUCH_OVERHEAD = 0.1
+"""Of the work at a place."""
 _SPIN_ALONE = Diagnosis(
     Kind.STARVED,
     "its threads spin, waiting for each other: pieces of work too short to see, or a busy machine",
@@ -84,9 +86,12 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
     if metrics.stall_ns < 0.5 * lost_ns(metrics):
         return None
     innermost = leading(site.tally, by=STALL)
-    if not _WAIT.match(innermost) and metrics.spin_ns * setting.cores >= 0.5 * metrics.stall_ns:
+    if _is_spun(innermost, metrics, setting):
         # who spins waits for a thread, and that is found to work at none of its samples, or has no core
-        return BUSY_MACHINE if _may_lack_cores(site, setting) else _SPIN_ALONE
+        if _may_lack_cores(site, setting):
+            return BUSY_MACHINE
+        # where the runtime takes much of the work as well, the pieces are too small, and it is overhead
+        return None if metrics.overhead_ns >= _MUCH_OVERHEAD * metrics.work_ns > 0 else _SPIN_ALONE
     call, kind = wait_of(innermost)
     if setting.is_mpi and _MPI_STARTS.match(call):
         told = f"nobody works for {elapsed_of(metrics.stall_ns, setting)} while MPI is started or ended"
@@ -109,6 +114,17 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
     if kind == "pipe" and (other := _other_end(site, setting)) is not None:
         what, remedy = f"{what}, and {other[0]} meanwhile", other[1]
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
+
+
+def spun_ns(site: LossSite, setting: Setting) -> float:
+    """For how long, as core time, nobody worked as all threads spun, in a runtime's functions: all of a team are on
+    their way into a region or out of it most of the time where regions are next to empty."""
+    return sum(found.stall_ns for name, found in site.tally.runtime.items() if _is_spun(name, found, setting))
+
+
+def _is_spun(function: str, metrics: Metrics, setting: Setting) -> bool:
+    """Whether threads did not sleep in a function, or in what it called, while nobody worked."""
+    return not _WAIT.match(function) and metrics.spin_ns * setting.cores >= 0.5 * metrics.stall_ns
 
 
 def _other_end(site: LossSite, setting: Setting) -> tuple[str, str] | None:
