@@ -465,14 +465,62 @@ def test_overhead_of_one_thread_is_no_share_of_the_work() -> None:
     """GIVEN a region whose threads have equal shares, of which the one that starts it also has the overhead THEN they
     are not called unequal."""
     rows = [
-        row("main; tiny; cell", 100, 1, 1),
-        row("main; tiny; cell", 100, 1, 2),
+        *(row("main; tiny; cell", 50, n_working, tid) for n_working in (1, 2) for tid in (1, 2)),
         _overhead("main; tiny; GOMP_parallel", 80, 1),
     ]
-    for one in rows[:2]:
+    for one in rows[:4]:
         one.physical = one.path[-2:]
-    (cause,) = found(*rows, *balanced(), runtime="libgomp")
-    assert "unequal shares" not in cause.what
+    causes = found(*rows, *balanced(), runtime="libgomp")
+    assert causes
+    assert not any("unequal shares" in cause.what for cause in causes)
+
+
+def test_one_thread_of_a_team_at_a_time_is_serial_whichever_it_is() -> None:
+    """A single construct, in a region that runs ten times: now one thread has it, now the other."""
+    rows = [row("main; set_up; cell", 150, 1, 1), row("main; set_up; cell", 25, 1, 2)]
+    for one in rows:
+        one.physical = one.path[-2:]
+    waits = [row("main; set_up; GOMP_barrier; [waits: barrier]", tid=tid, wait=80) for tid in (1, 2)]
+    (cause,) = found(*rows, *waits, *balanced(), runtime="libgomp")
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "cell")
+    assert "its team waits" in cause.what
+
+
+@pytest.mark.parametrize("overhead", [0, 9])
+def test_a_lock_that_threads_spin_for_is_that_though_nobody_is_seen_at_work(overhead: int) -> None:
+    """A critical section of 50 us: on its way from one thread to the other nobody works for much of the time, and where
+    one works, samples found the other one at work not long before. It is the function's that takes the lock, not that
+    of what it calls meanwhile."""
+    rows = [row("main; add; cell", 66, 1, tid) for tid in (1, 2)]
+    rows += [row("main; add; cell", 100, CORES, tid) for tid in (1, 2)]
+    rows += [row("main; add; GOMP_critical_start", tid=tid, spin=89, stall=33) for tid in (1, 2)]
+    for one in rows[:4]:
+        one.physical = one.path[-2:]
+    if overhead:
+        rows.append(_overhead("main; add; GOMP_critical_start", overhead, 1, "sync"))
+    (cause,) = found(*rows, *balanced("main; cell"), runtime="libgomp")
+    assert (cause.kind, cause.function) == (Kind.LOCK, "add")
+
+
+def test_unequal_pieces_of_threads_that_are_started_again_and_again() -> None:
+    """20 threads, two at a time: one of each pair has five times as much to do."""
+    rows: list[PathSample] = []
+    for tid in range(10, 30, 2):
+        rows += [
+            row("main; pthread_create; uneven", 4, CORES, tid),
+            row("main; pthread_create; uneven", 4, CORES, tid + 1),
+        ]
+        rows.append(row("main; pthread_create; uneven", 16, 1, tid + 1))
+    rows.append(row("main; pthread_join; [waits: thread]", tid=7, wait=200))
+    (cause,) = found(*rows, *balanced())
+    assert (cause.kind, cause.function) == (Kind.IMBALANCE, "uneven")
+    assert cause.what == "20 threads have pieces of unequal sizes, the largest 5.0 times the smallest"
+
+
+def test_pieces_of_many_threads_differ_by_chance() -> None:
+    """Of 20 threads with 1 to 7 samples nobody knows whether they have equal pieces; that they wait is seen."""
+    rows = [row("main; pthread_create; even", 1 + (5 * tid) % 7, 1 + tid % 2, tid) for tid in range(10, 30)]
+    assert not any("unequal sizes" in cause.what for cause in found(*rows, *balanced()))
 
 
 @pytest.mark.parametrize(("times", "is_told"), [(1, False), (10, True)])
@@ -858,9 +906,11 @@ def test_a_producer_is_that_where_nobody_saw_its_thread_begin(tid: int, kind: Ki
     assert first(found(*balanced(), *rows)) == (kind, "produce")
 
 
-def test_main_makes_what_the_threads_wait_for_that_work_beside_it() -> None:
-    rows = [row("produce", 700, 1, 7), row("produce", 300, 2, 7), row("consume", 300, 2, 9)]
-    rows.append(row("consume; pthread_cond_wait; [waits: condition]", tid=9, wait=700))
+@pytest.mark.parametrize("by_itself", [700, 850])
+def test_main_makes_what_the_threads_wait_for_that_work_beside_it(by_itself: int) -> None:
+    beside = 1000 - by_itself
+    rows = [row("produce", by_itself, 1, 7), row("produce", beside, 2, 7), row("consume", beside, 2, 9)]
+    rows.append(row("consume; pthread_cond_wait; [waits: condition]", tid=9, wait=by_itself))
     assert first(found(*balanced(), *rows)) == (Kind.STARVED, "produce")
 
 

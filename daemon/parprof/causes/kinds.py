@@ -25,6 +25,7 @@ from parprof.causes.shares import (
     many_processes,
     may_be_chance,
     one_at_a_time,
+    pieces_may_be_equal,
 )
 from parprof.causes.sites import (
     ALONE,
@@ -111,7 +112,10 @@ def _overhead(site: LossSite, setting: Setting) -> Diagnosis | None:
         locks += found.overhead_ns * is_lock(function)
         messages += found.overhead_ns * bool(_MESSAGES.match(function))
     if locks > 0.5 * metrics.overhead_ns:
-        return lock_diagnosis(site, setting, "the lock itself takes")
+        waits = all_in_runtime_ns > metrics.overhead_ns
+        return lock_diagnosis(
+            site, setting, "threads wait for a lock here:" if waits else "the lock itself takes"
+        )
     # of what such a region does, not of a runtime's function in it
     whole = site.region.all.metrics if site.region is not None and setting.is_openmp else metrics
     spin_ns = whole.spin_ns if all_in_runtime_ns else 0.0
@@ -176,8 +180,10 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     least = MOSTLY if (spins or knows_waits) and is_single(site.tally, setting.cores) else ALONE
     if alone(metrics, setting.cores) < least and not is_one:
         return None
-    if not setting.is_openmp and is_single(site.tally, setting.cores) and queue_of(site):
-        return None
+    if not setting.is_openmp and is_single(site.tally, setting.cores):
+        works_beside = alone(metrics, setting.cores) < ALONE
+        if queue_beside(site) if works_beside else queue_of(site):
+            return None
     processes = many_processes(site.tally)
     if processes > 1 and not is_single(site.tally, setting.cores):
         return Diagnosis(
@@ -193,9 +199,13 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
             f"one thread does {share}, most of it alone: {others}",
             "run it in parallel, or beside other work",
         )
+    is_of_team = site.region is not None and setting.is_openmp
     if not is_single(site.tally, setting.cores):
-        return _one_task_at_a_time(site, setting, others) or _threads_in_turn(site, setting, others)
-    if site.region is not None and setting.is_openmp:
+        task = _one_task_at_a_time(site, setting, others) or _threads_in_turn(site, setting, others)
+        # whichever thread of the team has it, as a single construct, each time that it is run
+        if task is not None or not (is_of_team and one_at_a_time(site, setting)):
+            return task
+    if is_of_team:
         if (task := _one_task_at_a_time(site, setting, others)) is not None:
             return task
         return Diagnosis(
@@ -308,8 +318,10 @@ def _unequal_pieces(site: LossSite, setting: Setting) -> Diagnosis | None:
     that ran beside them differ, but all of them do."""
     if site.region is None or many_processes(site.tally) > 1:
         return None
-    works = [site.tally.threads[thread].work_ns for thread in workers(site.tally)]
+    works = [metrics.work_ns for metrics in site.tally.threads.values() if metrics.work_ns]
     if len(works) <= setting.cores or max(works) < _UNEQUAL * sum(works) / len(works):
+        return None
+    if pieces_may_be_equal(works, setting.total):
         return None
     if alone(site.tally.metrics, setting.cores) < _OFTEN_ALONE:
         return None

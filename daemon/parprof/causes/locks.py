@@ -76,10 +76,11 @@ def lock(site: LossSite, setting: Setting) -> Diagnosis | None:
 
 def _waits_for_as_long(site: LossSite, setting: Setting) -> bool:
     """Whether threads sleep for a lock that keeps others out for as long as cores are idle, though one works alone for
-    less than that: of more threads than cores some are on their way to sleep, or look again before they do."""
-    if setting.is_openmp or site.is_mixed or many_processes(site.tally) > 1 or is_mostly_one(site, setting):
+    less than that: of more threads than cores some are on their way to sleep, or look again before they do. Those of
+    OpenMP's teams spin, and nobody may be seen at work while such a lock goes from one to the next."""
+    if site.is_mixed or many_processes(site.tally) > 1 or is_mostly_one(site, setting):
         return False
-    waits = waits_around(site, spins=False) or {}
+    waits = waits_around(site, spins=setting.is_openmp) or {}
     exclusive = sum(amount for name, amount in waits.items() if is_exclusive(name))
     idle = site.tally.metrics.idleness_ns
     if not idle or exclusive < max(_FOR_THAT_LOCK * idle, 0.5 * sum(waits.values())):

@@ -228,7 +228,7 @@ def _joined(judged: list[tuple[LossSite, Diagnosis]]) -> list[tuple[LossSite, Di
     """Without sites that are one thing with another one.
 
     Locks and overhead of a function and of one that it calls are named after the callee, if it has a considerable part
-    of that. What threads wait for each other in pieces of work that are too fine is a part of that.
+    of that; but a lock that it takes itself, after itself: what it calls meanwhile does not know of it. What threads wait for each other in pieces of work that are too fine is a part of that.
     """
     diagnoses = {id(site.place): (site, diagnosis) for site, diagnosis in judged}
     gone: set[int] = set()
@@ -239,7 +239,8 @@ def _joined(judged: list[tuple[LossSite, Diagnosis]]) -> list[tuple[LossSite, Di
             inner, found = diagnoses.get(id(place), (site, diagnosis))
             if inner is site or id(inner) in gone:
                 continue
-            if found.kind is diagnosis.kind and inner.lost_ns < _LEAST_BELOW * site.lost_ns:
+            is_held = _locks_ns(site.place.own) > 0 and not _locks_ns(inner.place.all)
+            if found.kind is diagnosis.kind and (is_held or inner.lost_ns < _LEAST_BELOW * site.lost_ns):
                 site.tally.merge(inner.tally)
                 gone.add(id(inner))
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
 from parprof.causes.diagnosis import Setting
@@ -119,6 +119,20 @@ def may_be_chance(tally: Tally, cores: int, total: Metrics) -> bool:
     spread = math.sqrt(sample_ns / first + sample_ns / (mean * len(others)))
     least = NormalDist().inv_cdf(1 - 0.025 / (1 + len(others)))
     return math.log(max(first / mean, 1.0)) < least * spread
+
+
+def pieces_may_be_equal(works_ns: Sequence[float], total: Metrics) -> bool:
+    """Whether as many samples of equal pieces may be spread as far (95 %; the test of dispersion of a Poisson process).
+
+    ``total``: of the whole program, for what a sample stands.
+    """
+    if not total.samples:
+        return False
+    sample_ns = (total.work_ns + total.spin_ns) / total.samples
+    mean = sum(works_ns) / len(works_ns)
+    dispersion = sum((each - mean) ** 2 for each in works_ns) / (mean * sample_ns)
+    freedom = len(works_ns) - 1
+    return dispersion < freedom + NormalDist().inv_cdf(0.95) * math.sqrt(2 * freedom)
 
 
 def _shares(tally: Tally, cores: int) -> tuple[float, list[float]]:

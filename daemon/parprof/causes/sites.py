@@ -292,7 +292,9 @@ class SiteSearch:
     def _is_uneven(self, place: Place) -> bool:
         """Whether its parts lose in different ways, some of them nothing."""
         parts = [kid.all for kid in place.children.values()]
-        if place.own.metrics:
+        own = place.own.metrics
+        merely_spins = not own.work_ns and own.spin_ns * self._cores >= 0.5 * own.stall_ns > 0
+        if own and not merely_spins:  # for what the other parts do: that is no way of its own to lose
             parts.append(place.own)
         least = max(_CONSIDERABLE_SHARE * effort_ns(place.all.metrics), 1.0)
         large = [part for part in parts if effort_ns(part.metrics) >= least]

@@ -13,6 +13,7 @@ from parprof.causes.ownership import is_of_stripped
 from parprof.causes.shares import leading
 from parprof.causes.sites import LossSite, lost_ns, unused_ns
 from parprof.causes.upstream import writer
+from parprof.causes.waiting import is_lock
 from parprof.metrics import STALL, Metrics
 
 _AWAY = 0.5
@@ -90,8 +91,9 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
         # who spins waits for a thread, and that is found to work at none of its samples, or has no core
         if _may_lack_cores(site, setting):
             return BUSY_MACHINE
-        # where the runtime takes much of the work as well, the pieces are too small, and it is overhead
-        return None if metrics.overhead_ns >= _MUCH_OVERHEAD * metrics.work_ns > 0 else _SPIN_ALONE
+        # a lock on its way from one to the next; or pieces so small that the runtime takes much of the work as well
+        too_small = metrics.overhead_ns >= _MUCH_OVERHEAD * metrics.work_ns > 0
+        return None if is_lock(innermost) or too_small else _SPIN_ALONE
     call, kind = wait_of(innermost)
     if setting.is_mpi and _MPI_STARTS.match(call):
         told = f"nobody works for {elapsed_of(metrics.stall_ns, setting)} while MPI is started or ended"
