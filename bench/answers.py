@@ -7,6 +7,7 @@ machine. Names of programs restrict it to these. ``--save`` also keeps the recor
 judges::
 
     # .venv/bin/python bench/answers.py
+    # .venv/bin/python bench/answers.py --times 10 --hz 99
     # chrt -r 1 .venv/bin/python bench/answers.py --save openmp_serial
 """
 
@@ -30,8 +31,12 @@ from parprof.profile.assemble import make_profile  # noqa: E402
 from planted import COMBINED, RECORDINGS, SINGLE, Program  # noqa: E402
 
 
-def record(program: Program, facts: Path) -> list[Cause]:
-    """Run it once."""
+def record(program: Program, facts: Path, times: int = 1, rate_hz: int = 999) -> list[Cause]:
+    """Run it once. ``times``: how often each of its problems comes, all of them in turn."""
+    problems = program.command[1:]
+    if program.command[0].endswith("python3"):  # python3 -S SCRIPT PROBLEM
+        problems = problems[2:]
+    repeated = [*program.command, *problems * (times - 1)]
     command = [
         sys.executable,
         "-m",
@@ -39,13 +44,13 @@ def record(program: Program, facts: Path) -> list[Cause]:
         "record",
         "-q",
         "-F",
-        "999",
+        str(rate_hz),
         "--cores",
         "2",
         "-o",
         "/dev/null",
     ]
-    command += ["--save-facts", str(facts), "--", *program.command]
+    command += ["--save-facts", str(facts), "--", *repeated]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "daemon")}
     subprocess.run(
         command, env=environment, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -74,6 +79,10 @@ def main() -> None:
     """Judge those that are named, or all."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument(
+        "--times", type=int, default=1, help="run each problem so often (default: once, 0.2 to 0.5 s)"
+    )
+    parser.add_argument("--hz", type=int, default=999, help="samples a second (default: 999)")
     parser.add_argument("--save", action="store_true", help="keep the recordings")
     options = parser.parse_args()
     for title, programs in (("single", SINGLE), ("combined", COMBINED)):
@@ -83,7 +92,7 @@ def main() -> None:
                 continue
             with tempfile.TemporaryDirectory() as scratch:
                 facts = Path(scratch) / "facts"
-                causes = record(program, facts)
+                causes = record(program, facts, options.times, options.hz)
                 answered = program.is_answered(causes)
                 if options.save:
                     save(program, facts)

@@ -214,7 +214,7 @@ static __always_inline u64 known_stack(u64 creation, int may_walk)
 	struct creation *known = creation ? creations.lookup(&creation) : 0;
 	u64 stack;
 
-	if (!known || (may_walk && (++known->hits <= WALKED_FIRST || !(known->hits & KNOWN_RUNS))))
+	if (!known || (may_walk && (++known->hits <= WALKED_FIRST || is_drawn(known->hits, KNOWN_RUNS))))
 		return 0;
 	stack = known->stack;
 	return sent_stacks.lookup(&stack) ? stack : 0;	/* else Python has forgotten it */

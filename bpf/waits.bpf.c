@@ -21,16 +21,13 @@ static __always_inline int is_code(struct process_config *config, u64 address)
 	return in_ranges(config->code_start, config->code_end, MAX_CODE_SPANS, address);
 }
 
-/* What a place is known by: the system call, where it is made, and the return addresses in the innermost words of the
- * stack, which may have others among them from calls before. */
-static __always_inline u64 place_of_wait(struct walk *w, struct process_config *config, u64 call)
+/* Mixes the return addresses in some words of the stack into a hash, as far as `reach` bytes. */
+static __always_inline u64 mix_code(struct walk *w, struct process_config *config, u64 hash, u64 sp, u64 reach)
 {
-	u64 reach = reach_of(w, w->sp), hash, words, at;
+	u64 words, at;
 
-	hash = mix(mix(mix(mix(0x9e3779b97f4a7c15ULL, w->ip), reach), w->key.image), call);
-	hash = mix(hash, w->key.context);
-	if (bpf_probe_read_user(w->window, WAIT_WORDS * sizeof(u64), (void *)w->sp))
-		return hash | 1;
+	if (bpf_probe_read_user(w->window, WAIT_WORDS * sizeof(u64), (void *)sp))
+		return hash;
 	words = words_within(w, reach, WAIT_WORDS);
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < WAIT_WORDS; i++) {
@@ -39,7 +36,18 @@ static __always_inline u64 place_of_wait(struct walk *w, struct process_config *
 			break;
 		hash = forget(w, mix(hash, at & -opaque(is_code(config, at))));
 	}
-	return hash | 1;
+	return hash;
+}
+
+/* What a place is known by: the system call, where it is made, and the return addresses in the innermost words of the
+ * stack, which may have others among them from calls before. */
+static __always_inline u64 place_of_wait(struct walk *w, struct process_config *config, u64 call)
+{
+	u64 reach = reach_of(w, w->sp), hash;
+
+	hash = mix(mix(mix(mix(0x9e3779b97f4a7c15ULL, w->ip), reach), w->key.image), call);
+	hash = mix(hash, w->key.context);
+	return mix_code(w, config, hash, w->sp, reach) | 1;
 }
 
 /* Which function the frame in `python_raw` is of, and where in it. */
@@ -213,7 +221,7 @@ static __always_inline int is_to_be_walked(struct thread *t, struct process *p, 
 		return affords_walk(p);
 	place_wait(t, user, kernel);
 	known->hits++;
-	return affords_walk(p) && (known->hits <= WAITS_WALKED_FIRST || !(known->hits & WAITS_KNOWN_RUNS));
+	return affords_walk(p) && (known->hits <= WAITS_WALKED_FIRST || is_drawn(known->hits, WAITS_KNOWN_RUNS));
 }
 
 /* The current thread goes to sleep. The last that its program does: it may go on in the unwinder. */

@@ -116,7 +116,7 @@ SINGLE = (
     _one("lambdas_serial", (str(BUILD / "lambdas"), "serial"), "serial_merge", Kind.SERIAL),
     _one("lambdas_mutex", (str(BUILD / "lambdas"), "mutex"), "deposit", Kind.LOCK),
     _one("lambdas_imbalance", (str(BUILD / "lambdas"), "imbalance"), "uneven_part", Kind.IMBALANCE),
-    _one("fortran_serial", (str(BUILD / "serial_part"),), "assemble_matrix", Kind.SERIAL),
+    _one("fortran_serial", (str(BUILD / "serial_part"), "once"), "assemble_matrix", Kind.SERIAL),
     _one("rust_serial", (str(BUILD / "scoped"), "serial"), "serial_merge", Kind.SERIAL),
     _one("rust_mutex", (str(BUILD / "scoped"), "mutex"), "add_up", Kind.LOCK),
     _one("python_threads", (*_PYTHON, "threads"), "count_words", Kind.LOCK),

@@ -194,7 +194,8 @@ def lock_diagnosis(site: LossSite, setting: Setting, what: str) -> Diagnosis:
         or (setting.has_scripts and "gil" in name.lower())
     ):
         name = ""
-    told = f"{what} {len(workers(site.tally)) or len(site.tally.threads)} {who}"
+    team = site.region.all if site.region is not None and setting.is_openmp else site.tally
+    told = f"{what} {len(workers(team)) or len(team.threads)} {who}"
     if what.startswith("the lock itself"):
         metrics = site.tally.metrics
         told = f"{what} {100 * metrics.overhead_ns / max(metrics.work_ns, 1):.0f} % of the CPU time"

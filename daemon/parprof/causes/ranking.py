@@ -228,7 +228,8 @@ def _joined(judged: list[tuple[LossSite, Diagnosis]]) -> list[tuple[LossSite, Di
     """Without sites that are one thing with another one.
 
     Locks and overhead of a function and of one that it calls are named after the callee, if it has a considerable part
-    of that; but a lock that it takes itself, after itself: what it calls meanwhile does not know of it. What threads wait for each other in pieces of work that are too fine is a part of that.
+    of that; but a lock that it takes itself, after itself: what it calls meanwhile does not know of it. What threads
+    wait for each other in pieces of work that are too fine is a part of that.
     """
     diagnoses = {id(site.place): (site, diagnosis) for site, diagnosis in judged}
     gone: set[int] = set()

@@ -42,12 +42,18 @@ def in_threads(run: Callable[[], object]) -> None:
         thread.join()
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "threads":
+def run(problem: str) -> None:
+    """One of them."""
+    if problem == "threads":
         in_threads(count_words)
-    elif sys.argv[1] == "serial":
+    elif problem == "serial":
         in_threads(pack)
         tokenize()
         in_threads(pack)
     else:
         count_words(8_000_000)
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        run(argument)

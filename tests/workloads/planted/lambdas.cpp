@@ -52,9 +52,8 @@ struct Account {
 
 } // namespace
 
-int main(int argc, char **argv)
+static void run(const char *problem)
 {
-	const char *problem = argc > 1 ? argv[1] : "";
 	in_threads(share);
 	if (!std::strcmp(problem, "serial")) {
 		Merger merger{std::vector<unsigned>(60000)};
@@ -70,5 +69,11 @@ int main(int argc, char **argv)
 		in_threads([](int i) { uneven_part(i); });
 	}
 	in_threads(share);
+}
+
+int main(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++)
+		run(argv[i]);
 	return 0;
 }

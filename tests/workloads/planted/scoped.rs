@@ -36,12 +36,11 @@ fn both<F: Fn(u64) + Sync>(run: F) {
     });
 }
 
-fn main() {
-    let problem = std::env::args().nth(1).unwrap_or_default();
+fn run(problem: &str) {
     both(|i| {
         black_box(share(i));
     });
-    match problem.as_str() {
+    match problem {
         "serial" => {
             let rows: Vec<u64> = (0..50).collect();
             black_box(serial_merge(&rows));
@@ -60,4 +59,10 @@ fn main() {
     both(|i| {
         black_box(share(i));
     });
+}
+
+fn main() {
+    for problem in std::env::args().skip(1) {
+        run(&problem);
+    }
 }
