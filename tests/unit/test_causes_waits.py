@@ -906,6 +906,21 @@ def test_a_producer_is_that_where_nobody_saw_its_thread_begin(tid: int, kind: Ki
     assert first(found(*balanced(), *rows)) == (kind, "produce")
 
 
+def test_what_a_loop_makes_is_told_at_what_makes_it() -> None:
+    """A condition variable's wait that was inlined has the name of a template; its kind says what it is."""
+    rows = [
+        row("main; loop at pool.c:14; decode", 400, 1, 7),
+        row("main; loop at pool.c:14; decode", 600, 2, 7),
+    ]
+    rows += [
+        row("work; filter", 600, 2, 9),
+        row("work; __wait<work()::{lambda()}>; [waits: condition]", tid=9, wait=400),
+    ]
+    (cause,) = found(*rows, *balanced())
+    assert (cause.kind, cause.function) == (Kind.STARVED, "decode")
+    assert cause.what == "other threads wait for what it makes"
+
+
 @pytest.mark.parametrize("by_itself", [700, 850])
 def test_main_makes_what_the_threads_wait_for_that_work_beside_it(by_itself: int) -> None:
     beside = 1000 - by_itself

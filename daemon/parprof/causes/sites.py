@@ -240,6 +240,7 @@ class SiteSearch:
             kid.procedure.is_loop
             or (self._takes_turns(place.all) and not self._is_share(kid, place))
             or (region is not None and (self._is_solo(place.all) or is_counted(place.all.metrics)))
+            or (region is None and self._is_beside_others(place.all))
         ):
             return True
         if place.procedure.is_loop:
@@ -265,6 +266,14 @@ class SiteSearch:
 
     def _takes_turns(self, tally: Tally) -> bool:
         return not is_single(tally, self._cores) and alone(tally.metrics, self._cores) >= 0.7
+
+    def _is_beside_others(self, tally: Tally) -> bool:
+        """Whether one thread does it, while others work at times: no loop to run in parallel, but what it makes."""
+        return (
+            knows_threads(tally)
+            and is_single(tally, self._cores)
+            and alone(tally.metrics, self._cores) < ALONE
+        )
 
     def _is_shared(self, kid: Place) -> bool:
         """Whether a function does much of its work for other callers than this one, which may be called in several

@@ -141,7 +141,9 @@ def file_lock_waits(site: LossSite) -> dict[str, float]:
 
 
 def _is_queue(function: str) -> bool:
-    return bool(_QUEUE.match(function)) and not is_for_gil(function)
+    """By its name, or, where that is a template's or a language's own, by the kind of its wait."""
+    is_one = _QUEUE.match(function) or (function.endswith(_FOR_SOMETHING) and not _ARRIVAL.match(function))
+    return bool(is_one) and not is_for_gil(function)
 
 
 def queue_of(site: LossSite) -> str:
