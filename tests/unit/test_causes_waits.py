@@ -461,6 +461,17 @@ def test_regions_so_small_that_whole_teams_are_in_the_runtime_are_too_fine() -> 
     assert "creating tasks, regions or threads, or spinning" in cause.what
 
 
+@pytest.mark.parametrize(("by_itself", "kind"), [(75, Kind.SERIAL), (45, Kind.STARVED)])
+def test_what_runs_between_regions_is_serial_though_the_team_still_seems_to_work(
+    by_itself: int, kind: Kind
+) -> None:
+    """Regions of 0.2 ms: who spins behind one counts as at work until a sample finds it there."""
+    rows = [row("main; residual", by_itself, 1, 1), row("main; residual", 100 - by_itself, CORES, 1)]
+    rows.append(row("libgomp_worker; gomp_barrier", spin=80, tid=2))
+    causes = found(*rows, *balanced("main; sweep", 100), runtime="libgomp")
+    assert first(causes) == (kind, "residual")
+
+
 def test_overhead_of_one_thread_is_no_share_of_the_work() -> None:
     """GIVEN a region whose threads have equal shares, of which the one that starts it also has the overhead THEN they
     are not called unequal."""

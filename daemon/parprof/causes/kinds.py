@@ -51,6 +51,8 @@ from parprof.metrics import WAIT
 
 _SPINS = 0.1
 """Of the work: beside so much spinning, who works alone does not look quite alone."""
+_BETWEEN_REGIONS = 0.6
+"""Of its time: so much of it alone is who works between regions, while its team still spins."""
 _PREPARES = 0.6
 """So much of the idleness at a place is imports, or functions that are compiled, if that is what is said of it."""
 _PREPARED = {
@@ -173,11 +175,7 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
             "run it in parallel, or beside other work; if routines wait for a lock here, hold it for shorter"
         )
         return Diagnosis(Kind.SERIAL, turns, remedy)
-    # outside of OpenMP a thread that spins counts as working until a sample finds it there
-    spins = not setting.is_openmp and setting.total.spin_ns > _SPINS * setting.total.work_ns
-    # and where it is known how threads wait, others that worked for a moment are no reason to doubt it
-    knows_waits = site.region is None and setting.total[WAIT] > 0
-    least = MOSTLY if (spins or knows_waits) and is_single(site.tally, setting.cores) else ALONE
+    least = _least_alone(site, setting)
     if alone(metrics, setting.cores) < least and not is_one:
         return None
     if not setting.is_openmp and is_single(site.tally, setting.cores):
@@ -217,6 +215,19 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     what = f"the loop at {loop}" if loop else "it"
     remedy = f"run {what} in parallel" + (" (parallel for)" if setting.is_openmp and loop else "")
     return Diagnosis(Kind.SERIAL, f"one thread works, {others}", f"{remedy}, or beside other work")
+
+
+def _least_alone(site: LossSite, setting: Setting) -> float:
+    """How far threads have to be alone in what is serial, 0 to 1."""
+    if not is_single(site.tally, setting.cores):
+        return ALONE
+    # a thread that spins counts as working until a sample finds it there
+    spins = setting.total.spin_ns > _SPINS * setting.total.work_ns
+    if setting.is_openmp and site.region is None and spins:  # between its regions a team has nothing to do
+        return _BETWEEN_REGIONS
+    # where it is known how threads wait, others that worked for a moment are no reason to doubt it
+    knows_waits = site.region is None and setting.total[WAIT] > 0
+    return MOSTLY if knows_waits or (spins and not setting.is_openmp) else ALONE
 
 
 def _one_in_the_way(who: str, by_itself: float) -> Diagnosis:
