@@ -513,6 +513,18 @@ def test_a_lock_that_threads_spin_for_is_that_though_nobody_is_seen_at_work(over
     assert (cause.kind, cause.function) == (Kind.LOCK, "add")
 
 
+def test_an_ordered_loop_in_which_threads_spin_for_their_turn() -> None:
+    """Half of each iteration is ordered; who waits for that spins, and one thread has more samples than the other."""
+    rows = [row("main; emit", 95, 1, 1), row("main; emit", 25, 1, 2)]
+    rows += [row("main; emit", 180, CORES, tid) for tid in (1, 2)]
+    rows += [row("main; GOMP_ordered_start", tid=tid, spin=90) for tid in (1, 2)]
+    for one in rows[:4]:
+        one.physical = one.path
+    (cause,) = found(*rows, *balanced("main; compute"), runtime="libgomp")
+    assert cause.kind is Kind.LOCK
+    assert cause.what == "threads wait for their turn in an ordered loop"
+
+
 def test_unequal_pieces_of_threads_that_are_started_again_and_again() -> None:
     """20 threads, two at a time: one of each pair has five times as much to do."""
     rows: list[PathSample] = []

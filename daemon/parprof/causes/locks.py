@@ -81,7 +81,8 @@ def _waits_for_as_long(site: LossSite, setting: Setting) -> bool:
     if site.is_mixed or many_processes(site.tally) > 1 or is_mostly_one(site, setting):
         return False
     waits = waits_around(site, spins=setting.is_openmp) or {}
-    exclusive = sum(amount for name, amount in waits.items() if is_exclusive(name))
+    keeps_out = is_lock if setting.is_openmp else is_exclusive  # a turn in an ordered loop, too
+    exclusive = sum(amount for name, amount in waits.items() if keeps_out(name))
     idle = site.tally.metrics.idleness_ns
     if not idle or exclusive < max(_FOR_THAT_LOCK * idle, 0.5 * sum(waits.values())):
         return False
