@@ -31,6 +31,46 @@ void wait_test_and_set(struct lock *l)
 		while (atomic_load_explicit(&l->taken, memory_order_relaxed))
 			__builtin_ia32_pause();
 }
+/* Stores at each turn, but always the same: what it finds there is that again until another thread has stored. */
+void wait_exchange(struct lock *l) { while (atomic_exchange(&l->taken, 1)) ; }
+void wait_exchange_pause(struct lock *l) { while (atomic_exchange(&l->taken, 1)) __builtin_ia32_pause(); }
+void wait_compare_exchange(struct lock *l)
+{
+	int free;
+
+	do
+		free = 0;
+	while (!atomic_compare_exchange_weak(&l->taken, &free, 1));
+}
+void wait_bit(void)
+{
+	__asm__ volatile("1:\tlock btsl $3, (%0)\n\tjc 1b" ::"r"(&flag) : "memory", "cc");
+}
+/* Others that store do not wait for it, and it gets on if they do not: no lock. */
+long work_add_multiple(long by)
+{
+	long old = atomic_load_explicit(&counter, memory_order_relaxed);
+
+	while (!atomic_compare_exchange_weak(&counter, &old, old * 2 + by)) ;
+	return old;
+}
+void work_push(struct job *job)
+{
+	static _Atomic(struct job *) head;
+	struct job *next = atomic_load(&head);
+
+	do
+		job->next = next;
+	while (!atomic_compare_exchange_weak(&head, &next, job));
+}
+/* Hands on what it got from the one before. */
+int work_exchange(struct lock *l, int item)
+{
+	do
+		item = atomic_exchange(&l->taken, item);
+	while (item > 1);
+	return item;
+}
 int wait_to_take(struct lock *l, long looks)
 {
 	for (long i = 0; i < looks; i++)

@@ -48,7 +48,7 @@ def test_loops_that_wait_are_told_from_those_that_work(way: tuple[str, ...], tmp
         for symbol in elf.symbols()
         if symbol.size and symbol.name.startswith(("wait_", "work_"))
     }
-    assert len(found) == 44
+    assert len(found) == 51
     assert {name for name, loops in found.items() if loops} == {
         name for name in found if name.startswith("wait_")
     }

@@ -3,8 +3,8 @@
 A loop is taken to wait if
 
 - some way out of it is decided by nothing but constants, registers that keep their value from turn to turn, and memory
-  at an address that stays the same: as the loop itself stores nothing, only another thread can make that decision
-  come out otherwise;
+  at an address that stays the same: as the loop itself stores nothing, or, by an atomic instruction, the same at each
+  turn (it tries to take a lock), only another thread can make that decision come out otherwise;
 - that decision leads away from it, not through a few more instructions into it again, nor to what is to be done at this
   turn of a loop that counts, which then goes on; nor is it whether two readings of the same place agree, as with a
   sequence lock, whose reader has as a rule but one turn; and
@@ -80,6 +80,8 @@ _IDLE = ("nop", "pause", "endbr64", "lfence", "mfence", "sfence", "data16 nop")
 _ORDERS = ("pause", "lfence", "mfence")
 _FENCES = ("lock or", "lock add")
 """Of nothing, to the word on top of the stack: what compilers make of a memory barrier."""
+_TRIES = ("xchg", "lock cmpxchg", "lock bts")
+"""What a lock is taken by: they store, and tell what was there before."""
 _CLOCKS = {"rdtsc": ("rax", "rdx"), "rdtscp": ("rax", "rcx", "rdx")}
 
 _State = dict[str, Value]
@@ -215,6 +217,8 @@ class _Loop:
             if targets is None:
                 return False
             written |= targets
+        if self._tries() and self._places() > 1:
+            return False  # it tries again where it was in the way of another one, and looks what that did
         state: _State = dict.fromkeys(written, Value.OTHER)
         if not _has_frame_pointer(code):
             state[_NO_FRAME] = Value.STEADY
@@ -234,6 +238,18 @@ class _Loop:
                     self._works_and_comes_back(target, written) or self._is_a_turn(target) for target in out
                 )
         return is_decided_elsewhere and not self._reads_twice()
+
+    def _tries(self) -> bool:
+        code = self._code
+        indexes = chain.from_iterable(self._blocks)
+        return any(_tries(code.mnemonics[index], _operands(code.operands[index])) for index in indexes)
+
+    def _places(self) -> int:
+        """How many instructions are about memory."""
+        indexes = chain.from_iterable(self._blocks)
+        return sum(
+            self._code.mnemonics[index] != "lea" and "[" in self._code.operands[index] for index in indexes
+        )
 
     def _reads_twice(self) -> bool:
         """Whether it compares two readings of the same place."""
@@ -378,6 +394,19 @@ def _is_fence(mnemonic: str, operands: Sequence[str]) -> bool:
     return mnemonic in _FENCES and operands[1:] == ["0"] and _addressed(operands[0]) == {"rsp"}
 
 
+def _tries(mnemonic: str, operands: Sequence[str]) -> bool:
+    """Whether an instruction is one that a lock may be taken by, in memory that other threads see."""
+    places = [operand for operand in operands if _MEMORY.search(operand)]
+    return mnemonic in _TRIES and len(places) == 1 and not _addressed(places[0]) & {"rsp"}
+
+
+def _told_in(mnemonic: str, operands: Sequence[str]) -> str:
+    """Where that tells what was there before."""
+    if mnemonic == "xchg":
+        return next(WHOLE_REGISTER.get(one, "") for one in operands if not _MEMORY.search(one))
+    return "rax" if mnemonic == "lock cmpxchg" else _FLAGS
+
+
 def _written(mnemonic: str, text: str) -> set[str] | None:
     """The registers (and ``flags``) that an instruction changes; None if it does what no loop does that only waits."""
     operands = _operands(text)
@@ -389,6 +418,8 @@ def _written(mnemonic: str, text: str) -> set[str] | None:
         return set(_CLOCKS[mnemonic])
     if not operands or "xmm" in text or "ymm" in text:
         return None
+    if _tries(mnemonic, operands):
+        return {_told_in(mnemonic, operands), _FLAGS}
     target = WHOLE_REGISTER.get(operands[0])
     if mnemonic in _COMPARES:
         return {_FLAGS}
@@ -432,6 +463,20 @@ def _step(state: _State, mnemonic: str, text: str) -> bool:
         return True
     if any(_MEMORY.search(operand) and _address(state, operand) is Value.OTHER for operand in operands):
         return False
+    if _tries(mnemonic, operands):
+        told_in = _told_in(mnemonic, operands)
+        stored = [
+            state.get(WHOLE_REGISTER.get(one, ""), Value.STEADY)
+            for one in operands
+            if not _MEMORY.search(one)
+        ]
+        expected = state.get(told_in, Value.STEADY) if told_in == "rax" else Value.STEADY
+        if max(*stored, expected) is not Value.STEADY:  # it hands something on, or gets on with what it read
+            return False
+        state[told_in] = Value.FOREIGN
+        if mnemonic != "xchg":
+            state[_FLAGS] = Value.FOREIGN
+        return True
     values = [_value(state, operand) for operand in operands]
     if mnemonic in _COMPARES:
         state[_FLAGS] = max(values)
