@@ -71,7 +71,7 @@ def found(request: pytest.FixtureRequest, find_once: Callable[[str], Found]) -> 
         yield one
 
 
-@pytest.mark.parametrize("how", ["pause", "yield"])
+@pytest.mark.parametrize("how", ["pause", "yield", "take"])
 def test_a_thread_that_spins_does_not_work(how: str, book: spin_book.SpinBook, tmp_path: Path) -> None:
     profiling.record("spins_truth", [how, "--repeat", "5"], tmp_path / "first")  # in which the loop is found
     check_that_spinning_is_no_work(how, tmp_path)

@@ -2,7 +2,8 @@
 // Waits that a program codes itself: usage: spins_truth PHASE[,PHASE...] (see phases.h), PHASE being how a worker waits
 // for the main thread's serial part: flag (reads a flag until it changes), pause (so, with a pause and a limit to the
 // turns), yield (so, with sched_yield), call (calls a function of the program at each turn, and stores something), polite
-// (as std::barrier does: calls a function that stores something, with sched_yield at each turn).
+// (as std::barrier does: calls a function that stores something, with sched_yield at each turn), take (tries at each turn
+// to take a lock by an atomic exchange).
 #include <pthread.h>
 #include <sched.h>
 
@@ -14,7 +15,7 @@ static int how;
 TRUTH_WORK(serial)
 TRUTH_WORK(shared)
 
-enum { FLAG, PAUSE, YIELD, CALL, POLITE };
+enum { FLAG, PAUSE, YIELD, CALL, POLITE, TAKE };
 
 TRUTH_NOINLINE static void until_flag(int round)
 {
@@ -35,6 +36,14 @@ TRUTH_NOINLINE static void until_yield(int round)
 {
 	while (round_open < round)
 		sched_yield();
+}
+
+static int taken = 1;
+
+TRUTH_NOINLINE static void until_taken(void)
+{
+	while (__atomic_exchange_n(&taken, 1, __ATOMIC_ACQUIRE))
+		;
 }
 
 static volatile u64 polls;
@@ -69,6 +78,8 @@ static void *worker(void *rounds)
 			until_yield(round);
 		else if (how == POLITE)
 			wait_politely(round);
+		else if (how == TAKE)
+			until_taken();
 		else
 			wait_for_work(round);
 		shared(unit_ns * 4);
@@ -84,11 +95,13 @@ static void run(int which)
 
 	how = which;
 	round_open = round_done = 0;
+	taken = 1;
 	if (pthread_create(&thread, NULL, worker, &rounds))
 		exit(1);
 	for (int round = 1; round <= rounds; round++) {
 		serial(unit_ns * 5);
 		round_open = round;
+		__atomic_store_n(&taken, 0, __ATOMIC_RELEASE);
 		shared(unit_ns * 4);
 		while (round_done < round)
 			;
@@ -121,6 +134,11 @@ static void polite(void)
 	run(POLITE);
 }
 
+static void take(void)
+{
+	run(TAKE);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct phase phases[] = {
@@ -129,6 +147,7 @@ int main(int argc, char **argv)
 		{ "yield", yield },
 		{ "call", call },
 		{ "polite", polite },
+		{ "take", take },
 		{ NULL, NULL },
 	};
 
