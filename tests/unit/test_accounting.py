@@ -229,6 +229,13 @@ def test_guessed_stall_takes_no_more_room_than_there_is() -> None:
     assert found.accounted == pytest.approx(1) and found.stall_s == pytest.approx(1)
 
 
+def test_cores_that_others_had_while_nobody_seemed_to_work_take_no_more_room_than_there_is() -> None:
+    """A team that spins on a busy machine: at samples one of it works, by its leaves nobody for most of the time."""
+    found = account([row("solve", work_ns=5)], times(3, 1, 1, exact=False, stall_away_ns=7), ready_s=1)
+    assert found.accounted == pytest.approx(1)
+    assert (found.work_s, found.ready_s, found.stolen_s) == (5, 1, 4)
+
+
 def test_what_others_had_is_known_by_how_long_threads_had_no_cpu_where_n_w_is_sampled() -> None:
     """A team of two: one spins at the barrier while the other one, which is late, has no CPU: nobody is sampled."""
     samples = [row("solve", work_ns=5, idleness_ns=1)]

@@ -161,6 +161,10 @@ def settle(
     ready_ns = max(known.ready_ns - known.excess_ns, 0.0)
     if not times.exact:
         ready_ns = _fit(times, cores, ready_ns, mine)
+        # by their leaves nobody works now and then, though somebody does
+        sampled_ns = sum(_sum(mine, one) for one in (WORK, PROFILING, IDLENESS, STOLEN))
+        room_ns = max(cores * times.elapsed_ns - sampled_ns - ready_ns, 0.0)
+        stolen_stall_ns = min(stolen_stall_ns, room_ns)
     unseen_ns = stolen_stall_ns + _unseen_stolen_ns(known, ready_ns, mine)
     if unseen_ns:
         more.append(PathSample(OTHERS, Metrics.of({STOLEN: unseen_ns}), origin))
