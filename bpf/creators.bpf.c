@@ -28,13 +28,7 @@ static __always_inline void finish_creator(struct walk *w)
  * of the stack, and perhaps a language's library: return addresses are looked for further out than where a thread waits. */
 static __always_inline u64 place_of_creation(struct walk *w, struct process_config *config)
 {
-	u64 hash = place_of_wait(w, config, WALK_FORK), reach = reach_of(w, w->sp), skipped = WAIT_WORDS * sizeof(u64);
-
-	hash = mix_code(w, config, hash, w->sp + skipped, (reach - skipped) & -below(skipped, reach));
-	skipped *= 2;
-	hash = mix_code(w, config, hash, w->sp + skipped, (reach - skipped) & -below(skipped, reach));
-	skipped *= 2;
-	return mix_code(w, config, hash, w->sp + skipped, (reach - skipped) & -below(skipped, reach)) | 1;
+	return mix(place_of_wait(w, config, WALK_FORK), call_further_place(w)) | 1;
 }
 
 /* A thread of a watched process has been created by the current one. The last that its program does, which began at `begun`:
@@ -67,7 +61,7 @@ static __always_inline void place_creator(struct bpf_raw_tracepoint_args *ctx, s
 		return;
 	}
 	w->creation = python_place(w, place_of_creation(w, config));
-	w->known_stack = known_stack(w->creation, 1);
+	w->known_stack = known_stack(w, 1);
 	if (w->known_stack) {
 		count(STAT_KNOWN_CREATIONS);
 		finish_creator(w);

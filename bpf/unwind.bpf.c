@@ -193,6 +193,7 @@ static __always_inline struct walk *edge_walk(void)
 
 #define WALKED_FIRST 32	/* so often a place is walked before it counts as known */
 #define KNOWN_RUNS 63	/* after that, one creation in 64 is walked */
+#define RARE_NS 10000000	/* and each that comes so long after the last walk: what is rare costs little to walk */
 
 /* The walked stack becomes known: another creation from the same place need not be walked. */
 static __always_inline void know_creation(struct walk *w)
@@ -203,18 +204,23 @@ static __always_inline void know_creation(struct walk *w)
 	if (!w->creation)
 		return;
 	known = creations.lookup_or_try_init(&w->creation, &fresh);
-	if (known)
+	if (known) {
 		known->stack = fresh.stack;
+		known->walked_ns = w->begun_ns;
+	}
 }
 
 /* Its stack if that is known and need not be looked at again; or cannot be, as there is no time to walk it: what created
  * work here before is then the best guess. */
-static __always_inline u64 known_stack(u64 creation, int may_walk)
+static __always_inline u64 known_stack(struct walk *w, int may_walk)
 {
+	u64 creation = w->creation, stack;
 	struct creation *known = creation ? creations.lookup(&creation) : 0;
-	u64 stack;
 
-	if (!known || (may_walk && (++known->hits <= WALKED_FIRST || is_drawn(known->hits, KNOWN_RUNS))))
+	if (!known)
+		return 0;
+	if (may_walk && (++known->hits <= WALKED_FIRST || is_drawn(known->hits, KNOWN_RUNS) ||
+			 w->begun_ns - known->walked_ns > RARE_NS))
 		return 0;
 	stack = known->stack;
 	return sent_stacks.lookup(&stack) ? stack : 0;	/* else Python has forgotten it */

@@ -108,6 +108,7 @@ struct walk {
 struct creation {
 	u64 stack;
 	u64 hits;
+	u64 walked_ns;
 };
 BPF_TABLE("lru_hash", u64, struct creation, creations, 8192);
 BPF_TABLE("percpu_array", u32, struct walk, walks, 1);

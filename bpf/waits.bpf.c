@@ -6,6 +6,8 @@
  * nor one too rare among short ones. What that takes is held to the budget (COST_WAIT, cut off before switches are).
  */
 #define WAIT_WORDS 32	/* of the stack that a place is known by */
+#define FURTHER_WINDOWS 3	/* times as many more words, in threads that go to sleep less often than */
+#define FURTHER_WAITS_NS 1000000	/* every: then 1 us for each is not much */
 #define WAITS_WALKED_FIRST 32	/* so often a place is walked before it counts as known */
 #define WAITS_KNOWN_RUNS 63	/* after that, one wait in 64 is walked */
 #define TASK_STOPPED_OR_TRACED 0xc
@@ -24,11 +26,9 @@ static __always_inline int is_code(struct process_config *config, u64 address)
 /* Mixes the return addresses in some words of the stack into a hash, as far as `reach` bytes. */
 static __always_inline u64 mix_code(struct walk *w, struct process_config *config, u64 hash, u64 sp, u64 reach)
 {
-	u64 words, at;
+	s64 failed = bpf_probe_read_user(w->window, WAIT_WORDS * sizeof(u64), (void *)sp);	/* negative */
+	u64 words = words_within(w, reach & ~forget(w, failed >> 63), WAIT_WORDS), at;
 
-	if (bpf_probe_read_user(w->window, WAIT_WORDS * sizeof(u64), (void *)sp))
-		return hash;
-	words = words_within(w, reach, WAIT_WORDS);
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < WAIT_WORDS; i++) {
 		at = w->window[i];
@@ -38,6 +38,30 @@ static __always_inline u64 mix_code(struct walk *w, struct process_config *confi
 	}
 	return hash;
 }
+
+/* The return addresses in the words of the stack behind those that `place_of_wait` looks at. */
+u64 further_place(u64 given)
+{
+	struct walk *w = (struct walk *)given;
+	struct process_config *config;
+	u64 hash = 0, skipped = 0, reach;
+	u32 tgid;
+
+	if (!w)
+		return 0;
+	tgid = w->tgid;
+	config = configs.lookup(&tgid);
+	if (!config)
+		return 0;
+	reach = reach_of(w, w->sp);
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < FURTHER_WINDOWS; i++) {
+		skipped += WAIT_WORDS * sizeof(u64);
+		hash = mix_code(w, config, hash, w->sp + skipped, (reach - skipped) & -below(skipped, reach));
+	}
+	return hash;
+}
+static u64 (*call_further_place)(struct walk *w) = (void *)SHARED_further_place;
 
 /* What a place is known by: the system call, where it is made, and the return addresses in the innermost words of the
  * stack, which may have others among them from calls before. */
@@ -130,6 +154,7 @@ static __always_inline int finish_wait(struct walk *w)
 	if (known) {
 		known->user = fresh.user;
 		known->kernel = fresh.kernel;
+		known->walked_ns = w->begun_ns;
 		known->hits++;
 	}
 	if (t)
@@ -221,7 +246,8 @@ static __always_inline int is_to_be_walked(struct thread *t, struct process *p, 
 		return affords_walk(p);
 	place_wait(t, user, kernel);
 	known->hits++;
-	return affords_walk(p) && (known->hits <= WAITS_WALKED_FIRST || is_drawn(known->hits, WAITS_KNOWN_RUNS));
+	return affords_walk(p) && (known->hits <= WAITS_WALKED_FIRST || is_drawn(known->hits, WAITS_KNOWN_RUNS) ||
+				   t->wait_since_ns - known->walked_ns > RARE_NS);
 }
 
 /* The current thread goes to sleep. The last that its program does: it may go on in the unwinder. */
@@ -234,13 +260,14 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 	struct thread *t = threads.lookup(&tid);
 	struct settings *s = find_settings();
 	struct meter *m = find_meter();
-	u64 begun = meter_begin(m, METER_WAIT, luck), place, call = entered_by(regs);
+	u64 begun = meter_begin(m, METER_WAIT, luck), place, call = entered_by(regs), slept_ns;
 	u32 zero = 0;
 	struct walk *w = wait_walks.lookup(&zero);
 
 	if (!p || !t || !w || !s || !config || !t->blocked)
 		return;
-	t->wait_since_ns = now;
+	slept_ns = t->slept_ns;
+	t->wait_since_ns = t->slept_ns = now;
 	t->wait_user = 0;
 	t->wait_glimpse = s->glimpse;
 	if (state & TASK_STOPPED_OR_TRACED) {
@@ -275,7 +302,10 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 	}
 	if (!t->awaits)
 		t->awaits = awaited_outside(regs, call);
-	place = python_place(w, place_of_wait(w, config, call));
+	place = place_of_wait(w, config, call);
+	if (now - slept_ns > FURTHER_WAITS_NS)
+		place = mix(place, call_further_place(w)) | 1;
+	place = python_place(w, place);
 	if (!is_to_be_walked(t, p, place)) {
 		if (!t->wait_user)
 			count(STAT_PLACELESS_WAITS);

@@ -184,6 +184,7 @@ struct wait_site {
 	u64 user;		/* its stacks as they were walked last */
 	u64 kernel;
 	u64 hits;
+	u64 walked_ns;		/* when that was */
 };
 
 #define FOLLOW_CHILDREN 1	/* profile forked children too */
@@ -318,6 +319,7 @@ struct thread {
 	u64 wait_context;
 	u64 call_sum;		/* what a program at a call of this thread adds up in: it can be preempted by another's */
 	u64 wait_walked_ns;	/* when its stack was walked last as it went to sleep */
+	u64 slept_ns;		/* when it went to sleep last */
 	u64 delay_ns;		/* how long it has waited for a CPU in its life, as of its last sample where switches are not
 				 * followed; 0 = they are, 1 = it is new */
 	u32 tgid;

@@ -205,9 +205,9 @@ static __always_inline void keep_context(struct pt_regs *ctx, u64 cookie, struct
 		w->also_created_as.image = function ? p->image : 0;
 	}
 	w->creation = creation_of(ctx, w, config);
-	w->known_stack = known_stack(w->creation, 1);
+	w->known_stack = known_stack(w, 1);
 	if (!w->known_stack && kind != EDGE_CREATE_THREAD && !affords_walk(p)) {	/* threads are cut off where they come in thousands */
-		w->known_stack = known_stack(w->creation, 0);
+		w->known_stack = known_stack(w, 0);
 		if (!w->known_stack && !affords_first_walk(p)) {
 			leave_out_context(w, t);
 			return;

@@ -51,7 +51,6 @@ NEVER_INLINED pthread_t create(int centiseconds)
 }
 NEVER_INLINED void ingest(void) { pthread_join(create(90), 0); }
 NEVER_INLINED void index_all(void) { pthread_join(create(30), 0); }
-/* many from one place: after a while their creator is known without a walk */
 NEVER_INLINED void serve(void)
 {
     for (int i = 0; i < 200; i++) {
@@ -70,6 +69,12 @@ NEVER_INLINED void by_turns(void)
         __asm__ volatile("");
     }
 }
+/* what comes as fast as this need not be walked each time */
+NEVER_INLINED void brief(void)
+{
+    for (int i = 0; i < 2000; i++)
+        pthread_join(create(0), 0);
+}
 int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "wait")) {
@@ -80,10 +85,11 @@ int main(int argc, char **argv)
     index_all();
     serve();
     by_turns();
+    brief();
     return 0;
 }
 """
-WHO = ("ingest", "index_all", "serve", "left", "right", "nobody")
+WHO = ("ingest", "index_all", "serve", "left", "right", "brief", "nobody")
 
 
 LOADER = "ld-linux-x86-64.so.2"

@@ -19,6 +19,7 @@ SHARED_FUNCTIONS: dict[str, str] = {
     "jvm_rule": "walks",
     "python_frame": "walks",
     "own_gil": "interpreters",
+    "further_place": "walks",
     "next_closure": "walks",
     "move_scope": "layout_scope_move",
     "change_loiterers": "layout_scope_move",

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Below which functions threads sleep, where what is nearest to them on the stack does not tell."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import profiling
+from parprof.commands.spawn import Child
+from parprof.kernel.engine import BpfKernel
+from parprof.metrics import WAIT
+from parprof.session.session import Session
+
+pytestmark = pytest.mark.beside
+
+WAITS = """
+#include <stdio.h>
+#include <time.h>
+#define NEVER_INLINED __attribute__((noinline, noclone))
+/* has more of the stack for itself than a place is known by, as functions have that write a line of a log */
+NEVER_INLINED void nap(long us)
+{
+    char line[600];
+    struct timespec pause = {0, us * 1000};
+    snprintf(line, sizeof line, "%ld", us);
+    nanosleep(&pause, 0);
+    __asm__ volatile("" ::"r"(line) : "memory");
+}
+NEVER_INLINED void left(void) { nap(5000); __asm__ volatile(""); }
+NEVER_INLINED void right(void) { nap(15000); __asm__ volatile(""); }
+int main(void)
+{
+    for (int i = 0; i < 120; i++) {
+        left();
+        right();
+    }
+    return 0;
+}
+"""
+
+
+def test_waits_of_a_helper_are_each_callers_own(tmp_path: Path) -> None:
+    """GIVEN two functions that sleep by turns in a third one THEN each has its own time."""
+    program = tmp_path / "naps"
+    subprocess.run(["gcc", "-O2", "-g", "-xc", "-", "-o", program], input=WAITS.encode(), check=True)
+    with BpfKernel(["cpu-clock"], 997, waits=True) as kernel:
+        kernel.await_programs()
+        session = Session(kernel)
+        try:
+            child = Child([str(program)])
+            session.watch(child.pid, follow=True, stop=True)
+            child.release()
+            profiling.run_until(session, lambda: child.poll() is not None, 90)
+            session.finish()
+            slept = Counter[str]()
+            for row in profiling.rows_of(session)[0]:
+                names = [frame.name for frame in row.path]
+                who = next((name for name in ("left", "right") if name in names), "nobody")
+                slept[who] += round(row.metrics[WAIT] / 1e6)
+        finally:
+            session.close()
+    assert slept["nobody"] <= 20
+    assert slept["left"] == pytest.approx(120 * 5, rel=0.15), slept
+    assert slept["right"] == pytest.approx(120 * 15, rel=0.15), slept
