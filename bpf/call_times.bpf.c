@@ -95,6 +95,7 @@ static __always_inline void add_arc_time(struct open_call *call, u64 elapsed, u6
 	arc.caller = call->caller;
 	arc.site = call->site;
 	arc.epoch = call->epoch;
+	arc.image = call->image;
 	time = arc_times.lookup_or_try_init(&arc, &none);
 	if (!time) {
 		count(LOST_CALLERS);
@@ -267,6 +268,7 @@ static __always_inline void begin_call(struct process *p, struct judgement *j, u
 	call.site = cookie & CALL_SITE_MASK;
 	call.routine = routine;
 	call.epoch = p->epoch;
+	call.image = p->image;
 	call.is_concurrent = j->n_working > 1;
 	bpf_probe_read_user(&call.caller, sizeof(call.caller), (void *)slot);
 	key = (u64)tid << 32 | (ct->depth - 1);

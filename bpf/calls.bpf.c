@@ -43,6 +43,7 @@ static __always_inline void add_caller(struct process *p, struct judgement *j, u
 
 	arc.site = site;
 	arc.epoch = p->epoch;
+	arc.image = p->image;
 	if (bpf_probe_read_user(&arc.caller, sizeof(arc.caller), (void *)sp)) {
 		count(LOST_CALLERS);
 		return;

@@ -29,6 +29,8 @@ struct call_arc {
 	u64 caller;		/* the return address; 0 = the stack could not be read */
 	u32 site;
 	u32 epoch;		/* of the load map, as in struct sample_key */
+	u32 image;		/* which process image's: after an exec a site may be the next one's, too */
+	u32 reserved;
 };
 
 enum phase_kind {
@@ -138,11 +140,12 @@ struct open_call {
 	u64 taken_ns;		/* by us, meanwhile */
 	u32 site;
 	u32 epoch;
+	u32 image;
 	u32 routine;
 	u8 is_concurrent;
 	u8 is_first;		/* the thread was not in the routine before */
 	u8 is_outermost;
-	u8 reserved;
+	u8 reserved[5];
 };
 
 #endif

@@ -49,6 +49,9 @@ class CommandError(ParprofError):
 class ProbeAttachError(ParprofError):
     """A uprobe could not be attached."""
 
+    is_of_place = False
+    """The kernel takes no probe on one of the instructions; those on others may be taken."""
+
 
 class ProfileFormatError(ParprofError):
     """A profile file is truncated, corrupt or not a profile."""

@@ -80,7 +80,7 @@ def timed(
             }
             by_site = {number: one.routine.name for number, one in counting.sites.items()}
             arcs: dict[str, list[tuple[ArcTime, ArcTime]]] = defaultdict(list)
-            for (site, _, _), took in kernel.calls.times.by_caller().items():
+            for (site, *_), took in kernel.calls.times.by_caller().items():
                 arcs[by_site[site]].append(took)
             times = {names[number]: took for number, took in kernel.calls.times.by_routine().items()}
             assert not kernel.statistics()["untimed_calls"]

@@ -119,6 +119,25 @@ def test_compilers_copies_are_one_routine() -> None:
     assert run.by_state == {"scaled": Calls(307 + 401)}
 
 
+def test_a_program_that_becomes_itself_anew() -> None:
+    """Of a file that the next image maps, too, each call counts once, under the function that made it."""
+    run = count([PROGRAM, "exec"], "exported")
+    assert run.exit_code == 0 and not run.lost_calls
+    assert run.by_state == {"exported": Calls(127 + 601)}
+    by_image = Counter({caller.image: calls.all for caller, calls in run.by_caller.items()})
+    assert sorted(by_image.values()) == [127, 601] and by_image.keys() <= run.session.targets.keys()
+    assert not run.counting.notes
+
+
+def test_one_function_that_cannot_be_probed_spoils_no_other() -> None:
+    """The kernel refuses all places of a request if it refuses one."""
+    run = count([PROGRAM, "locked", "exported", "sequential"], "locked", "exported", "leaf")
+    assert run.exit_code == 0
+    assert run.by_state == {"exported": Calls(601), "leaf": Calls(601 + 1009)}
+    (note,) = run.counting.notes
+    assert note.startswith("locked cannot be counted: the kernel refuses a probe") and "/proc" not in note
+
+
 def test_a_nop_of_five_bytes() -> None:
     """Probed there where this kernel makes that cheap, else at its call: exact in both cases."""
     with counting_session("nopped") as (session, counting):

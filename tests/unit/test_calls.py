@@ -526,9 +526,7 @@ def counted_site(
     number: int, name: str, vaddr: int, *, knows: bool = False, timed_as: int | None = None
 ) -> CountedSite:
     copy = Copy(name, 0x1000, "", (CallPlace(vaddr, True, knows),))
-    return CountedSite(
-        number, 1, DSO, FoundFunction(name, (copy,), ("a note",)), copy, copy.places[0], timed_as
-    )
+    return CountedSite(number, DSO, FoundFunction(name, (copy,), ("a note",)), copy, copy.places[0], timed_as)
 
 
 class Image:
@@ -548,7 +546,7 @@ def made(samples: list[PathSample] | None = None, times: Times | None = None) ->
     }
     by_site = {0: {0: Calls(3, 1), 1: Calls(0, 6, 2)}, 1: {1: Calls(5, 0)}}
     by_caller = {
-        Caller(0, 0x3000, 0): Calls(0, 7, 2), Caller(0, 0x2004, 0): Calls(2, 0), Caller(0, 0, 0): Calls(1, 0)
+        Caller(0, 0x3000, 0, 1): Calls(0, 7, 2), Caller(0, 0x2004, 0, 1): Calls(2, 0), Caller(0, 0, 0, 1): Calls(1, 0)
     }  # fmt: skip
     profile = Profile(ProcessInfo(1, "x"), 2.0, 499, samples or [], lost={"calls": 3, "callers": 4})
     return make_result(sites, by_site, by_caller, {1: Image()}, resolve, profile, 2.0, times)
@@ -611,7 +609,7 @@ def test_times_are_joined_with_their_routine_and_arcs() -> None:
         3_000_000,
     )
     of_f = RoutineTime(took, took, 10_000_000, 7_000_000, open=1, unseen=2, unwound=3)
-    times = Times({5: of_f}, {(0, 0x3000, 0): (ArcTime(), ArcTime(7, 70_000, 7_000))})
+    times = Times({5: of_f}, {(0, 0x3000, 0, 1): (ArcTime(), ArcTime(7, 70_000, 7_000))})
     result = made(times=times)
     (row,) = result.routines
     assert row.times == of_f
@@ -678,7 +676,7 @@ def test_where_nothing_was_called_it_is_said_what_that_may_mean() -> None:
         "none of the functions was called at its own code"
     ) and "copies of them" in advice(result)
     result.routines.clear()
-    assert advice(result) == "nothing was counted: none of the functions was found"
+    assert advice(result) == "nothing was counted: none of the functions was found, or could be probed"
 
 
 def test_the_first_sentence() -> None:

@@ -53,6 +53,11 @@ static PLAIN long deep(long depth)
 void nopped(void);
 __asm__(".text\n.type nopped, @function\nnopped: .byte 0x0f, 0x1f, 0x44, 0, 0\nret\n.size nopped, . - nopped\n");
 
+/* Begins as pthread_spin_lock does, with an instruction on which the kernel refuses a probe. */
+void locked(void);
+__asm__(".text\n.type locked, @function\nlocked: lock incq sink(%rip)\nret\n.size locked, . - locked\n");
+void (*volatile through_locked)(void) = locked;
+
 static PLAIN void set_up(void)
 {
 	for (long i = 0; i < 1009; i++)
@@ -123,6 +128,14 @@ static PLAIN void endless(void)
 		sink++;
 }
 
+/* Becomes itself anew, as a script does that ends in `exec PROGRAM`: the same file, with the same functions in it. */
+static PLAIN void replace(void)
+{
+	for (long i = 0; i < 127; i++)
+		exported(i);
+	execl("/proc/self/exe", "calls_truth", "exported", (char *)0);
+}
+
 static void run(const char *phase)
 {
 	if (!strcmp(phase, "sequential")) {
@@ -144,9 +157,13 @@ static void run(const char *phase)
 	} else if (!strcmp(phase, "nop")) {
 		for (long i = 0; i < 223; i++)
 			nopped();
+	} else if (!strcmp(phase, "locked")) {
+		through_locked();
 	} else if (!strcmp(phase, "exported")) {
 		for (long i = 0; i < 601; i++)
 			exported(i);
+	} else if (!strcmp(phase, "exec")) {
+		replace();
 	} else if (!strncmp(phase, "storm=", 6)) {
 		storm(atof(phase + 6));
 	} else if (!strcmp(phase, "endless")) {

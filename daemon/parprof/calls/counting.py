@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import os
+import time
+from collections.abc import Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import field
 from typing import Protocol
 
@@ -21,6 +25,9 @@ from parprof.process.loadmap import LoadMap
 from parprof.resources import Closing
 from parprof.runtimes import Agent
 from parprof.values import dataclass
+
+_START_SECONDS = 1.0
+"""In which a new image of a process maps what it starts with."""
 
 
 class Counted(Protocol):
@@ -43,16 +50,19 @@ class Counted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CountedSite:
-    """A place that is probed in one process image."""
+    """A place that is probed in a process, in all images of it that map the file."""
 
     number: int
-    image: int
     dso: Dso
     routine: FoundFunction
     copy: Copy
     place: CallPlace
     timed_as: int | None = None
     """The number under which its routine is timed; None: it is not."""
+
+    def untimed(self) -> CountedSite:
+        """The same, only counted."""
+        return CountedSite(self.number, self.dso, self.routine, self.copy, self.place)
 
 
 @dataclass(slots=True)
@@ -65,16 +75,18 @@ class CallCounting(Closing):
     """By number."""
     notes: list[str] = field(default_factory=list)
     _numbers: dict[tuple[int, FileKey, int, int], int] = field(default_factory=dict)
-    """Of places in files of process images; kept when a file is unloaded, and taken again when it comes back."""
+    """Of places in files of processes; kept when a file is unloaded, and taken again when it comes back."""
     _placed: set[tuple[int, FileKey, int, int]] = field(default_factory=set)
     """Those that are probed now, or cannot be."""
     _sets: dict[tuple[int, FileKey], list[ProbeSet]] = field(default_factory=dict)
-    """By process image and file: they go with the file."""
+    """By process and file: they go with the file, and hold over an exec, for the next image's code has them, too."""
     _next: int = 0
     _timed: dict[tuple[int, FileKey, str], int] = field(default_factory=dict)
     _landings: set[tuple[int, FileKey]] = field(default_factory=set)
     _unloaded: dict[tuple[int, str], FileKey] = field(default_factory=dict)
-    """By process image and path: the file that was mapped from there, and is no more."""
+    """By process and path: the file that was mapped from there, and is no more."""
+    _images: dict[int, tuple[int, float, set[FileKey]]] = field(default_factory=dict)
+    """Of each process the image that was followed last, since when, and the files that it was seen with."""
 
     def follow(self, target: Counted) -> None:
         """Probe what has come with the load map of a process image and is not probed yet.
@@ -84,55 +96,115 @@ class CallCounting(Closing):
         """
         if target.load_map is None:
             return
-        self._forget_unloaded(target.image, target.load_map)
+        self._follow_image(target, target.load_map)
         found = self.finder.find(target.load_map)
         fresh = self._fresh(target, found)
         for dso, probes in self._landing_probes(target, found):
-            self._attach(target, dso, probes)
-        for dso, sites in _by_file(fresh):
             try:
-                ends = [probe for site in sites for probe in _exit_probes(site)]
-                probes = [*ends, *map(_probe, sites)]
+                self._attach(target, dso, probes)
             except ProbeAttachError as error:
                 self._note(str(error))
-                continue
-            if self._attach(target, dso, probes):
-                self.sites.update((site.number, site) for site in sites)
-                self._note_replaced(target.image, dso)
+        for dso, sites in _by_file(fresh):
+            placed = self._place(target, dso, sites)
+            if placed:
+                self.sites.update((site.number, site) for site in placed)
+                self._note_replaced(target.pid, dso)
 
-    def _attach(self, target: Counted, dso: Dso, probes: Sequence[CallProbe]) -> bool:
-        """Place probes in one file; whether they are there."""
+    def _place(self, target: Counted, dso: Dso, sites: Sequence[CountedSite]) -> list[CountedSite]:
+        """Probe places in one file; those that are probed.
+
+        The kernel takes all probes of a request or none. So where it refuses an instruction the two halves are tried.
+        """
         try:
-            placed = self.kernel.calls.attach(probes, target.pid)
+            ends = [probe for site in sites for probe in _exit_probes(site)]
+            self._attach(target, dso, [*ends, *map(_probe, sites)])
         except ProbeAttachError as error:
-            self._note(str(error))
-            return False
-        self.kernel.breaker.guard(target.pid, Cost.CALL, placed)
-        self._sets.setdefault((target.image, dso.key), []).append(placed)
-        return True
+            if not error.is_of_place:
+                self._note(str(error))
+                return []
+        else:
+            return list(sites)
+        if len(sites) > 1:
+            half = len(sites) // 2
+            return [
+                *self._place(target, dso, sites[:half]), *self._place(target, dso, sites[half:])
+            ]  # fmt: skip
+        (site,) = sites
+        if site.timed_as is None:
+            self._note(
+                f"{site.copy.symbol} cannot be counted: the kernel refuses a probe where it would be "
+                "counted (on an instruction with a `lock` prefix, say); count what calls it"
+            )
+            return []
+        self._note(
+            f"{site.copy.symbol} is not timed: the kernel refuses a probe where it is entered or left; samples tell "
+            "its CPU time, or time what calls it"
+        )
+        return self._place(target, dso, [site.untimed()])
 
-    def _forget_unloaded(self, image: int, load_map: LoadMap) -> None:
+    def _attach(self, target: Counted, dso: Dso, probes: Sequence[CallProbe]) -> None:
+        """Place probes in one file.
+
+        Raises:
+            ProbeAttachError: the kernel refused.
+        """
+        placed = self.kernel.calls.attach(probes, target.pid)
+        self.kernel.breaker.guard(target.pid, Cost.CALL, placed)
+        self._sets.setdefault((target.pid, dso.key), []).append(placed)
+
+    def _follow_image(self, target: Counted, load_map: LoadMap) -> None:
+        """Take the probes out of files that are mapped no more; of a new image, look which of them are in its code.
+
+        Placing them anew after an exec would count each call twice. What a new image has not mapped yet is waited for.
+        """
+        image, since_s, seen = self._images.get(target.pid, (target.image, -math.inf, set()))
+        if image != target.image:
+            since_s, seen = time.monotonic(), set()
+        for dso in load_map.dsos():
+            if dso.key not in seen and since_s > 0:
+                self._forget_missing(target.pid, dso, load_map)
+            seen.add(dso.key)
+        self._images[target.pid] = target.image, since_s, seen
+        if time.monotonic() - since_s >= _START_SECONDS:
+            self._forget_unloaded(target.pid, load_map)
+
+    def _forget_missing(self, pid: int, dso: Dso, load_map: LoadMap) -> None:
+        """Take the probes out of a file if the process's code does not have them.
+
+        That is so after an exec by another thread than the first: to the kernel these probes are that one's.
+        """
+        site = next((one for one in self.sites.values() if one.dso.key == dso.key), None)
+        if (pid, dso.key) not in self._sets or site is None or dso.elf is None:
+            return
+        vaddr = site.place.vaddr
+        with suppress(OSError), open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            if os.pread(memory.fileno(), 1, load_map.bias(dso) + vaddr) == dso.elf.read(vaddr, 1):
+                self._forget(pid, {dso.key})
+
+    def _forget_unloaded(self, pid: int, load_map: LoadMap) -> None:
         """Take the probes out of files that are mapped no more.
 
         Who overwrites such a file and loads it again would get them in the middle of other instructions.
         """
         mapped = {dso.key for dso in load_map.dsos()}
-        gone = {key for of, key in self._sets if of == image and key not in mapped}
-        if not gone:
-            return
-        for key in gone:
-            for probes in self._sets.pop((image, key)):
-                probes.close()
-        self._placed = {one for one in self._placed if one[0] != image or one[1] not in gone}
-        self._landings -= {(image, key) for key in gone}
+        gone = {key for of, key in self._sets if of == pid and key not in mapped}
+        self._forget(pid, gone)
         for dso in {site.dso.key: site.dso for site in self.sites.values() if site.dso.key in gone}.values():
-            self._unloaded[image, dso.path] = dso.key
+            self._unloaded[pid, dso.path] = dso.key
             self._note(
                 f"{dso.path} was unloaded: its calls until then are counted, and its probes went with it"
             )
 
-    def _note_replaced(self, image: int, dso: Dso) -> None:
-        before = self._unloaded.pop((image, dso.path), None)
+    def _forget(self, pid: int, files: Set[FileKey]) -> None:
+        """Take the probes out of files; when they are met again they are probed anew."""
+        for key in files:
+            for probes in self._sets.pop((pid, key), ()):
+                probes.close()
+        self._placed = {one for one in self._placed if one[0] != pid or one[1] not in files}
+        self._landings -= {(pid, key) for key in files}
+
+    def _note_replaced(self, pid: int, dso: Dso) -> None:
+        before = self._unloaded.pop((pid, dso.path), None)
         if before is not None:
             what = "loaded again" if before == dso.key else "replaced by another file"
             self._note(f"{dso.path} was {what}: its functions are counted from their new probes on")
@@ -148,7 +220,7 @@ class CallCounting(Closing):
             for routine in one.routines:
                 for copy in routine.copies:
                     for place in copy.places:
-                        key = (target.image, dso.key, copy.vaddr, place.vaddr)
+                        key = (target.pid, dso.key, copy.vaddr, place.vaddr)
                         if key in self._placed:
                             continue
                         number = self._numbers.get(key, self._next)
@@ -159,7 +231,7 @@ class CallCounting(Closing):
                         self._numbers[key] = number
                         self._placed.add(key)
                         timed_as = self._number_of_timed(target, dso, routine, copy)
-                        out.append(CountedSite(number, target.image, dso, routine, copy, place, timed_as))
+                        out.append(CountedSite(number, dso, routine, copy, place, timed_as))
         return out
 
     def _number_of_timed(self, target: Counted, dso: Dso, routine: FoundFunction, copy: Copy) -> int | None:
@@ -180,7 +252,7 @@ class CallCounting(Closing):
                 f"{copy.symbol} is not timed: {copy.exits.untimed}; samples tell its CPU time, or time what calls it"
             )
             return None
-        number = self._timed.setdefault((target.image, dso.key, routine.name), len(self._timed))
+        number = self._timed.setdefault((target.pid, dso.key, routine.name), len(self._timed))
         if number >= MAX_TIMED:
             self._note(f"more than {MAX_TIMED:,} routines would have to be timed: some are not")
             return None
@@ -192,8 +264,8 @@ class CallCounting(Closing):
         """Where threads go on after exceptions and longjmp: calls that these left have ended there."""
         out = []
         for dso, one in found:
-            if one.landings and (target.image, dso.key) not in self._landings:
-                self._landings.add((target.image, dso.key))
+            if one.landings and (target.pid, dso.key) not in self._landings:
+                self._landings.add((target.pid, dso.key))
                 offsets = (dso.elf.file_offset(vaddr) for vaddr in one.landings if dso.elf is not None)
                 probes = [
                     CallProbe(file_of(dso), at, 0, dear=True, lands=True) for at in offsets if at is not None

@@ -27,7 +27,7 @@ def advice(result: CallProfile) -> str:
     """The sentence that comes first: of the routine that took most CPU time, or else was called most."""
     called = [row for row in result.routines if row.calls.all]
     if not result.routines:
-        return "nothing was counted: none of the functions was found"
+        return "nothing was counted: none of the functions was found, or could be probed"
     if not called:
         return (
             "none of the functions was called at its own code; a compiler may have put copies of them into their "

@@ -181,13 +181,9 @@ def _arcs(
         site = sites.get(caller.site)
         if site is None:
             continue
-        image = find.get(site.image)
+        image = find.get(caller.image)
         at = image.find(caller.return_address, caller.epoch) if image is not None else None
-        took = (
-            times.by_caller.get((caller.site, caller.return_address, caller.epoch), none)
-            if times is not None
-            else none
-        )
+        took = times.by_caller.get(tuple(caller), none) if times is not None else none
         places.append((site, calls, took, (*at, True) if at is not None else None))
     frames = resolve({place for _, _, _, place in places if place is not None})
     out: dict[tuple[Function, Function], Arc] = {}

@@ -15,7 +15,7 @@ from parprof.values import dataclass
 CALL_DEAR, CALL_KNOWS_CALLER, CALL_TIMED, CALL_LEAVES, CALL_LANDS = (1 << bit for bit in range(16, 21))
 CALL_ROUTINE_SHIFT = 32
 MAX_SITES = 1 << 12
-"""Places that can be probed at once; a place of another process image is another."""
+"""Places that can be probed at once."""
 _MAX_CALLERS = 1 << 13
 _METER = 4
 """METER_CALL of bpf/budget.bpf.c."""
@@ -93,6 +93,8 @@ class Caller(NamedTuple):
     return_address: int
     epoch: int
     """Of the load map: see `parprof.model.SampleKey`."""
+    image: int
+    """Of the process that called: a site may be that of several images, one after the other."""
 
 
 class CallCounter:
@@ -137,7 +139,7 @@ class CallCounter:
             for calls in counted:
                 total = total.plus(calls)
             if total.all:
-                out[Caller(arc.site, arc.caller, arc.epoch)] = total
+                out[Caller(arc.site, arc.caller, arc.epoch, arc.image)] = total
         return out
 
     def price_ns(self) -> int:

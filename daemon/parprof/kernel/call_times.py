@@ -157,7 +157,7 @@ class CallTimer:
             sequential, concurrent = (
                 ArcTime(one.ended[state], one.elapsed_ns[state], one.cpu_ns[state]) for state in (0, 1)
             )
-            out[arc.site, arc.caller, arc.epoch] = sequential, concurrent
+            out[arc.site, arc.caller, arc.epoch, arc.image] = sequential, concurrent
         return out
 
     def close(self) -> None:

@@ -28,6 +28,8 @@ from parprof.values import dataclass
 COOKIE_RETURN, COOKIE_SESSION, COOKIE_LEARN, COOKIE_DEAR = 1 << 8, 1 << 9, 1 << 10, 1 << 11
 COOKIE_ENTRY, COOKIE_BARRIER = 1 << 15, 1 << 19
 _FUNCTION_SHIFT, _INSTANCE_SHIFT, _ROOT_SHIFT, _INSIDE_SHIFT, _DELTA_SHIFT = 12, 16, 20, 24, 32
+_ENOTSUPP = 524
+"""The kernel's own number, of which the C library does not know: an instruction with a `lock` prefix, say."""
 _UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.E2BIG, errno.ENOSYS)
 
 
@@ -175,7 +177,11 @@ class Prober:
                     self._mechanisms.remove(choices[0])
                     continue
                 files = ", ".join(sorted({site.path for site in sites}))
-                raise ProbeAttachError(f"uprobes on {files}: {error.strerror}") from error
+                is_of_place = error.errno == _ENOTSUPP
+                why = "the kernel refuses a probe on such an instruction" if is_of_place else error.strerror
+                refused = ProbeAttachError(f"uprobes on {files}: {why}")
+                refused.is_of_place = is_of_place
+                raise refused from error
 
     def attach_return(self, site: Probeable, pid: int) -> ProbeSet:
         """Attach to the return of one function alone, to learn what that costs.
