@@ -441,6 +441,13 @@ def _at(line: int, one: PathSample) -> PathSample:
     return one
 
 
+def test_who_is_blocked_is_told_at_the_line_that_waits() -> None:
+    """The same function calls at another line what works alone, for less of the time."""
+    rows = [_at(3, row("main; loop at 2-9; step", 300, 1))]
+    rows.append(_at(8, row("main; loop at 2-9; usleep; [waits: sleep]", wait=900, stall=1800)))
+    assert [(one.kind, one.function, one.line) for one in found(*rows)][0] == (Kind.STALL, "main", 8)
+
+
 def test_serial_code_beside_a_region_in_the_same_function() -> None:
     """GIVEN a loop of steps with a parallel loop, of unequal shares, and a serial one THEN the serial one is that, at
     its own line: no team waits for it, and it is not in the region that begins in the same function."""
@@ -873,6 +880,36 @@ def test_who_reads_for_others_in_another_process_is_waited_for(
         rows.append(row("main; worker; fetch; usleep; [waits: sleep]", tid=pid, pid=pid, wait=420))
     stalls = [cause for cause in found(*rows) if cause.kind is Kind.STALL]
     assert [cause.function for cause in stalls] == [function]
+
+
+@pytest.mark.parametrize(
+    ("kind", "slept", "waits", "function"),
+    [
+        ("sleep", 900, 3600, "load_step"),
+        ("file", 900, 3600, "load_step"),
+        ("sleep", 4500, 1000, "worker"),  # it looks again and again whether they are done
+        ("sleep", 900, 0, "worker"),  # it has nothing to do with them
+    ],
+)
+def test_who_hands_out_work_to_processes_and_sleeps_in_between_is_waited_for(
+    kind: str, slept: float, waits: float, function: str
+) -> None:
+    """A pool of processes has nothing to do while its master sleeps, or reads: its processes wait in turn for the next
+    piece, one for the pipe that it comes through, the other for that one's lock, and are the last to fall asleep."""
+    rows = [
+        row(f"main; load_step; read; [waits: {kind}]", tid=7, wait=slept, stall=600),
+        row("main; map_all; pthread_cond_wait; [waits: condition]", tid=7, wait=waits),
+        row("main; pthread_create; take_results; read; [waits: pipe]", tid=70, wait=4600),
+    ]
+    for pid in (8, 9):
+        rows.append(row("main; start; worker; score", 1000, 1.5, pid, pid=pid))
+        rows.append(row("main; start; worker; read; [waits: pipe]", tid=pid, pid=pid, wait=900))
+        asleep = "main; start; worker; sem_wait; [waits: condition]"
+        rows.append(row(asleep, tid=pid, pid=pid, wait=600, stall=600))
+    causes = [cause for cause in found(*rows) if cause.kind is Kind.STALL]
+    assert causes[0].function == function
+    if function == "load_step":
+        assert [cause.lost_ns for cause in causes] == pytest.approx([1800e6])
 
 
 def test_a_function_that_loses_in_two_ways_has_two_causes() -> None:

@@ -337,7 +337,8 @@ def _line(site: LossSite) -> int:
     """The line of the function that loses most: of a loop, in it, as what else the function does may lose more."""
     by_line = site.place.by_line
     lines = {line: tally.metrics for line, tally in by_line.items() if not site.lines or line in site.lines}
-    metric = IDLENESS if site.tally.metrics.idleness_ns >= site.tally.metrics.overhead_ns else OVERHEAD
+    whole = site.tally.metrics
+    metric = max((IDLENESS, OVERHEAD, STALL), key=lambda one: whole[one])
     return hottest(lines, metric) or site.function.start_line
 
 
