@@ -912,6 +912,35 @@ def test_who_hands_out_work_to_processes_and_sleeps_in_between_is_waited_for(
         assert [cause.lost_ns for cause in causes] == pytest.approx([1800e6])
 
 
+@pytest.mark.parametrize(
+    ("program", "alone", "function"),
+    [
+        ("/usr/bin/make", ("expand", "instantiate", "analyze"), ""),
+        ("make", ("cc1plus+0x10", "cc1plus+0x90"), ""),
+        ("make", ("expand",), "expand"),  # one function stands out: the reader's own program may have it
+        ("/usr/libexec/cc1plus", ("expand", "instantiate", "analyze"), "analyze"),  # it is what was run
+    ],
+)
+def test_a_compiler_that_a_build_waits_for_is_told_with_the_file_not_by_its_functions(
+    program: str, alone: Sequence[str], function: str
+) -> None:
+    """A build's last and longest file: its reader can change no function of the compiler's."""
+
+    def compiles(name: str, count: int, n_working: int, pid: int) -> PathSample:
+        one = row(f"main; {name}", count, n_working, pid, pid=pid)
+        one.path = tuple(Frame(f.name, module="cc1plus") for f in one.path)
+        return replace(one, origin=Origin(pid, "cc1plus", "cc1plus", tid=pid))
+
+    rows = [compiles("parse", 200, 2, pid) for pid in (21, 22)]
+    rows += [compiles(name, 300, 1, 23) for name in alone]
+    called = "cc1plus -quiet -D_GNU_SOURCE src/long.cc -o /tmp/c.s"
+    causes = causes_of(rows, CORES, "none", program=program, commands={23: called})
+    assert first(causes) == (Kind.SERIAL, function)
+    assert ("cc1plus (pid 23) on long.cc, works" in causes[0].what) is (function == "")
+    assert sum(one.lost_ns for one in causes) == pytest.approx(300e6 * len(alone))
+    assert len(causes) == (len(alone) if function else 1)
+
+
 def test_a_function_that_loses_in_two_ways_has_two_causes() -> None:
     """Threads are started and joined one by one; later two have unequal shares of the same work."""
     rows = [row("main; one_by_one; pthread_create; score", 12, 1, tid) for tid in range(101, 141)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from enum import StrEnum
 
 from parprof.causes.company import Company
@@ -76,6 +77,8 @@ class Setting:
     """What ran beside what, if anybody looked."""
     sleeps: tuple[Sleep, ...] = ()
     """Which threads slept by themselves, for a time, a file or the network."""
+    commands: Mapping[int, str] = field(default_factory=dict)
+    """What processes were called with, as far as that is known."""
 
     @property
     def is_openmp(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from parprof.attribution.gain import gain_bound
@@ -19,6 +19,7 @@ from parprof.causes.ranks import TOGETHER, is_one_rank, waiting_rank
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns, together
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
+from parprof.causes.tools import of_tools
 from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits, thread_waits, tidies_up
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OUTSIDE, OVERHEAD, STALL, WAIT, Metrics
@@ -106,6 +107,7 @@ def find_causes(profile: Profile) -> list[Cause]:
         withheld_s=math.inf if account is None else account.withheld_s,
         intervals=profile.intervals,
         left_out=_may_be_left_out(profile),
+        commands={one.pid: one.command for one in reversed(profile.processes)},
     )
     return [_with_names(cause, profile.samples, process.program) for cause in found]
 
@@ -141,11 +143,12 @@ def causes_of(
     withheld_s: float = math.inf,
     intervals: Sequence[Interval] = (),
     left_out: bool = True,
+    commands: Mapping[int, str] | None = None,
 ) -> list[Cause]:
     """The same from samples alone. ``cores``: n. ``runtime``: in whose words remedies are told. ``elapsed_s``: how long
     the program ran; 0: not known. ``program``: what was run, by its path or name. ``withheld_s``: core time that it
     was not given. ``intervals``: what of the samples was when, if that is known. ``left_out``: whether waits may have
-    been too dear to look at."""
+    been too dear to look at. ``commands``: what processes were called with."""
     evidence = Evidence(samples, cores, intervals)
     total = evidence.root.all.metrics
     is_blocked = is_counted(total) and total.stall_ns > total[OUTSIDE]
@@ -164,6 +167,7 @@ def causes_of(
         evidence.is_stripped,
         evidence.company,
         evidence.sleeps,
+        commands or {},
     )
     is_serial = program_is_serial(evidence.root.all, cores)
     rank = waiting_rank(evidence, setting) if is_sampled and is_one_rank(evidence, setting) else None
@@ -184,6 +188,11 @@ def causes_of(
         if len(in_turn) > 1:
             judged = [(site, diagnosis) for site, diagnosis in judged if not diagnosis.is_in_turn]
             found.append((_in_turn(in_turn, setting), 1.0))
+        judged, tools = of_tools(judged, evidence.root.all, setting)
+        for tool in tools:
+            about = tool.diagnosis
+            cause = _without_place(about.kind, tool.tally.metrics, setting, about.what, about.remedy)
+            found.append((cause, 1.0))
         found += [_cause(site, diagnosis, setting) for site, diagnosis in _joined(judged)]
         nowhere = _nowhere(evidence, setting, samples, loading)
         if is_alone:
