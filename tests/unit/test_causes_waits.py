@@ -1052,6 +1052,31 @@ def test_a_machine_that_gave_its_cores_was_not_busy(withheld_s: float, kind: Kin
     assert cause.kind is kind
 
 
+@pytest.mark.parametrize(
+    ("works", "ready", "kind"),
+    [
+        ((900, 900), (400, 10), Kind.IMBALANCE),
+        (
+            (600, 900),
+            (400, 10),
+            Kind.BUSY_MACHINE,
+        ),  # equal shares: it is who lacked a core before that is alone later
+        ((900, 900), (10, 400), Kind.BUSY_MACHINE),
+        ((900, 900), (200, 200), Kind.BUSY_MACHINE),
+    ],
+)
+def test_a_machine_that_was_busy_before_did_not_bring_about_the_longer_piece_at_the_end(
+    works: tuple[int, int], ready: tuple[int, int], kind: Kind
+) -> None:
+    """Two workers of a compressor, one of which has the last block alone; ``ready``: how long each lacked a core while
+    both worked, and at the end."""
+    rows = [row(f"{THREAD}; pack", count, 2, tid, ready=ready[0]) for tid, count in enumerate(works, 1)]
+    rows.append(row(f"{THREAD}; pack", 300, 1, 1, ready=2 * ready[1]))
+    intervals = parted(rows, [0, 1], [2])
+    (cause,) = causes_of(rows, CORES, "none", 1.5, withheld_s=0.8, intervals=intervals)
+    assert cause.kind is kind
+
+
 @pytest.mark.parametrize(("wait", "told"), [("page fault", True), ("file", True), ("lock", False)])
 def test_a_program_that_is_read_in_from_disk_before_it_runs(wait: str, told: bool) -> None:
     """The loader's stacks have no function of the program's."""
