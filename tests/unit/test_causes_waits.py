@@ -933,12 +933,33 @@ def test_a_compiler_that_a_build_waits_for_is_told_with_the_file_not_by_its_func
 
     rows = [compiles("parse", 200, 2, pid) for pid in (21, 22)]
     rows += [compiles(name, 300, 1, 23) for name in alone]
-    called = "cc1plus -quiet -D_GNU_SOURCE src/long.cc -o /tmp/c.s"
-    causes = causes_of(rows, CORES, "none", program=program, commands={23: called})
+    called = ProcessInfo(23, "cc1plus", "cc1plus -quiet -D_GNU_SOURCE src/long.cc -o c.s")
+    causes = causes_of(rows, CORES, "none", program=program, processes=[called])
     assert first(causes) == (Kind.SERIAL, function)
     assert ("cc1plus (pid 23) on long.cc, works" in causes[0].what) is (function == "")
     assert sum(one.lost_ns for one in causes) == pytest.approx(300e6 * len(alone))
     assert len(causes) == (len(alone) if function else 1)
+
+
+@pytest.mark.parametrize(
+    ("alone", "beside", "kind", "what"),
+    [
+        (400, 0, Kind.SERIAL, "processes run one after the other, cc1plus most of that time"),
+        (200, 400, Kind.IMBALANCE, "24 processes run it, 33 % of that time one alone"),
+    ],
+)
+def test_many_short_processes_that_are_told_as_one_are_no_thread(
+    alone: int, beside: int, kind: Kind, what: str
+) -> None:
+    """A build: without -j, and one whose last files are the longest."""
+    rows = [row(f"main; {name}", alone, 1, 30, pid=30) for name in ("expand", "parse")]
+    rows += [row(f"main; {name}", beside, 2, 30, pid=30) for name in ("expand", "parse") if beside]
+    for one in rows:
+        one.path = tuple(Frame(f.name, module="cc1plus") for f in one.path)
+    rows = [replace(one, origin=Origin(30, "cc1plus", "cc1plus", tid=30)) for one in rows]
+    many = ProcessInfo(30, "cc1plus", "cc1plus f17.cc", others=23)
+    (cause,) = causes_of(rows, CORES, "none", program="make", processes=[many])
+    assert (cause.kind, cause.what) == (kind, what)
 
 
 def test_a_function_that_loses_in_two_ways_has_two_causes() -> None:

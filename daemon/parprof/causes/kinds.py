@@ -37,6 +37,7 @@ from parprof.causes.sites import (
     workers,
 )
 from parprof.causes.stalls import stall
+from parprof.causes.tools import brief_processes
 from parprof.causes.waiting import is_lock, queue_of, task_waits, thread_waits, waits_for_work_ns
 from parprof.metrics import WAIT
 
@@ -355,6 +356,7 @@ KINDS: tuple[Test, ...] = (
     stall,
     _creation,
     _overhead,
+    brief_processes,
     lone_process,
     lock,
     machine,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from parprof.attribution.gain import gain_bound
@@ -19,11 +19,11 @@ from parprof.causes.ranks import TOGETHER, is_one_rank, waiting_rank
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns, together
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
-from parprof.causes.tools import of_tools
+from parprof.causes.tools import is_of_brief, of_tools
 from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits, thread_waits, tidies_up
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OUTSIDE, OVERHEAD, STALL, WAIT, Metrics
-from parprof.model import NOBODY, Interval, PathSample, Profile
+from parprof.model import NOBODY, Interval, PathSample, ProcessInfo, Profile
 from parprof.values import dataclass
 
 MAX_CAUSES = 5
@@ -107,7 +107,7 @@ def find_causes(profile: Profile) -> list[Cause]:
         withheld_s=math.inf if account is None else account.withheld_s,
         intervals=profile.intervals,
         left_out=_may_be_left_out(profile),
-        commands={one.pid: one.command for one in reversed(profile.processes)},
+        processes=profile.processes,
     )
     return [_with_names(cause, profile.samples, process.program) for cause in found]
 
@@ -143,12 +143,12 @@ def causes_of(
     withheld_s: float = math.inf,
     intervals: Sequence[Interval] = (),
     left_out: bool = True,
-    commands: Mapping[int, str] | None = None,
+    processes: Sequence[ProcessInfo] = (),
 ) -> list[Cause]:
     """The same from samples alone. ``cores``: n. ``runtime``: in whose words remedies are told. ``elapsed_s``: how long
     the program ran; 0: not known. ``program``: what was run, by its path or name. ``withheld_s``: core time that it
     was not given. ``intervals``: what of the samples was when, if that is known. ``left_out``: whether waits may have
-    been too dear to look at. ``commands``: what processes were called with."""
+    been too dear to look at. ``processes``: of the job, as far as they are known."""
     evidence = Evidence(samples, cores, intervals)
     total = evidence.root.all.metrics
     is_blocked = is_counted(total) and total.stall_ns > total[OUTSIDE]
@@ -167,9 +167,9 @@ def causes_of(
         evidence.is_stripped,
         evidence.company,
         evidence.sleeps,
-        commands or {},
+        {one.pid: one for one in reversed(processes)},
     )
-    is_serial = program_is_serial(evidence.root.all, cores)
+    is_serial = program_is_serial(evidence.root.all, cores) and not is_of_brief(evidence.root.all, setting)
     rank = waiting_rank(evidence, setting) if is_sampled and is_one_rank(evidence, setting) else None
     rest = rank is None or setting.is_openmp  # with a team of its own, what that loses is to be told, too
     found = [] if rank is None else [_cause(*rank, setting)]

@@ -7,14 +7,16 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.evidence import Tally
+from parprof.causes.locks import lock
 from parprof.causes.ownership import is_of_stripped
 from parprof.causes.processes import metrics_of_processes, name_of
-from parprof.causes.shares import many_processes
-from parprof.causes.sites import LossSite
+from parprof.causes.shares import MOSTLY
+from parprof.causes.sites import LossSite, alone, workers
 from parprof.values import dataclass
 
 _ITS_OWN = 0.9
@@ -45,7 +47,7 @@ def of_tools(judged: Sequence[Judged], whole: Tally, setting: Setting) -> tuple[
     A tool is a process of a job that is not the program that was run, and has no sources here; and if one function
     with a name has most of its loss, that is told: it may be the reader's, after all. ``whole``: the job.
     """
-    several = many_processes(whole)
+    several = sum(_processes_of(pid, setting) for pid in {pid for pid, _, _ in workers(whole)})
     if several < 2 or setting.is_mpi:
         return list(judged), []
     own: dict[int, list[Judged]] = defaultdict(list)
@@ -64,14 +66,58 @@ def of_tools(judged: Sequence[Judged], whole: Tally, setting: Setting) -> tuple[
         for site in sites:
             tally.merge(site.tally)
         gone.update(map(id, sites))
+        if (brief := brief_processes(replace(first, tally=tally), setting)) is not None:
+            tools.append(Tool(tally, brief))
+            continue
         told = f"one of {several} processes, {_who(tally, pid, setting)}, works while the others have nothing to do"
         tools.append(Tool(tally, Diagnosis(Kind.SERIAL, told, _REMEDY)))
     return [(site, diagnosis) for site, diagnosis in judged if id(site) not in gone], tools
 
 
+def brief_processes(site: LossSite, setting: Setting) -> Diagnosis | None:
+    """Of many short processes that are told as one, each with one thread: that they come one after the other, or that
+    one is alone at times; it is not one thread, though it looks so."""
+    tally = site.tally
+    if not is_of_brief(tally, setting) or lock(site, setting) is not None:
+        return None
+    several = _processes_of(_busiest(tally), setting)
+    by_itself = alone(tally.metrics, setting.cores)
+    if by_itself >= MOSTLY:
+        return Diagnosis(
+            Kind.SERIAL,
+            f"{several:,} processes run it one after the other",
+            "run several of them at a time (make -j, xargs -P)",
+            is_in_turn=True,
+        )
+    return Diagnosis(
+        Kind.IMBALANCE,
+        f"{several:,} processes run it, {100 * by_itself:.0f} % of that time one alone",
+        "begin the longest ones first, or divide what they do; allow as many at a time as there are cores",
+    )
+
+
+def is_of_brief(tally: Tally, setting: Setting) -> bool:
+    """Whether most of it was done by many short processes that are told as one."""
+    return bool(tally.threads) and _processes_of(_busiest(tally), setting) > 1
+
+
+def _busiest(tally: Tally) -> int:
+    """The process that most of it is told of."""
+    by_process = metrics_of_processes(tally)
+    return max(by_process, key=lambda pid: by_process[pid].work_ns)
+
+
+def _processes_of(pid: int, setting: Setting) -> int:
+    """How many processes are told as this one."""
+    known = setting.processes.get(pid)
+    return 1 if known is None else 1 + known.others
+
+
 def _tool(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> int | None:
     """The process that alone works at a site, if it may be a tool's."""
-    if diagnosis.kind is not Kind.SERIAL or diagnosis.is_in_turn or site.region is not None:
+    if diagnosis.kind is not Kind.SERIAL and not is_of_brief(site.tally, setting):
+        return None
+    if diagnosis.is_in_turn or diagnosis.kind not in (Kind.SERIAL, Kind.IMBALANCE) or site.region is not None:
         return None
     if any(place.procedure.file for place in site.place.chain()):
         return None
@@ -85,7 +131,8 @@ def _tool(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> int | None:
 
 def _who(tally: Tally, pid: int, setting: Setting) -> str:
     """A process with the first file that it was called with, as compilers are with what they compile."""
-    words = setting.commands.get(pid, "").split()
+    known = setting.processes.get(pid)
+    words = known.command.split() if known is not None else []
     files = (word for before, word in pairwise(words) if before != "-o" and _A_FILE.fullmatch(word))
     file = next(files, "")
     return name_of(tally, pid) + (f" on {os.path.basename(file)}" if file else "")
