@@ -564,6 +564,13 @@ def _at(line: int, one: PathSample) -> PathSample:
     return one
 
 
+def test_who_is_blocked_is_told_at_the_line_that_waits() -> None:
+    """The same function calls at another line what works alone, for less of the time."""
+    rows = [_at(3, row("main; loop at 2-9; step", 300, 1))]
+    rows.append(_at(8, row("main; loop at 2-9; usleep; [waits: sleep]", wait=900, stall=1800)))
+    assert [(one.kind, one.function, one.line) for one in found(*rows)][0] == (Kind.STALL, "main", 8)
+
+
 def test_serial_code_beside_a_region_in_the_same_function() -> None:
     """GIVEN a loop of steps with a parallel loop, of unequal shares, and a serial one THEN the serial one is that, at
     its own line: no team waits for it, and it is not in the region that begins in the same function."""
@@ -1021,6 +1028,86 @@ def test_who_reads_for_others_in_another_process_is_waited_for(
     assert [cause.function for cause in stalls] == [function]
 
 
+@pytest.mark.parametrize(
+    ("kind", "slept", "waits", "function"),
+    [
+        ("sleep", 900, 3600, "load_step"),
+        ("file", 900, 3600, "load_step"),
+        ("sleep", 4500, 1000, "worker"),  # it looks again and again whether they are done
+        ("sleep", 900, 0, "worker"),  # it has nothing to do with them
+    ],
+)
+def test_who_hands_out_work_to_processes_and_sleeps_in_between_is_waited_for(
+    kind: str, slept: float, waits: float, function: str
+) -> None:
+    """A pool of processes has nothing to do while its master sleeps, or reads: its processes wait in turn for the next
+    piece, one for the pipe that it comes through, the other for that one's lock, and are the last to fall asleep."""
+    rows = [
+        row(f"main; load_step; read; [waits: {kind}]", tid=7, wait=slept, stall=600),
+        row("main; map_all; pthread_cond_wait; [waits: condition]", tid=7, wait=waits),
+        row("main; pthread_create; take_results; read; [waits: pipe]", tid=70, wait=4600),
+    ]
+    for pid in (8, 9):
+        rows.append(row("main; start; worker; score", 1000, 1.5, pid, pid=pid))
+        rows.append(row("main; start; worker; read; [waits: pipe]", tid=pid, pid=pid, wait=900))
+        asleep = "main; start; worker; sem_wait; [waits: condition]"
+        rows.append(row(asleep, tid=pid, pid=pid, wait=600, stall=600))
+    causes = [cause for cause in found(*rows) if cause.kind is Kind.STALL]
+    assert causes[0].function == function
+    if function == "load_step":
+        assert [cause.lost_ns for cause in causes] == pytest.approx([1800e6])
+
+
+@pytest.mark.parametrize(
+    ("program", "alone", "function"),
+    [
+        ("/usr/bin/make", ("expand", "instantiate", "analyze"), ""),
+        ("make", ("cc1plus+0x10", "cc1plus+0x90"), ""),
+        ("make", ("expand",), "expand"),  # one function stands out: the reader's own program may have it
+        ("/usr/libexec/cc1plus", ("expand", "instantiate", "analyze"), "analyze"),  # it is what was run
+    ],
+)
+def test_a_compiler_that_a_build_waits_for_is_told_with_the_file_not_by_its_functions(
+    program: str, alone: Sequence[str], function: str
+) -> None:
+    """A build's last and longest file: its reader can change no function of the compiler's."""
+
+    def compiles(name: str, count: int, n_working: int, pid: int) -> PathSample:
+        one = row(f"main; {name}", count, n_working, pid, pid=pid)
+        one.path = tuple(Frame(f.name, module="cc1plus") for f in one.path)
+        return replace(one, origin=Origin(pid, "cc1plus", "cc1plus", tid=pid))
+
+    rows = [compiles("parse", 200, 2, pid) for pid in (21, 22)]
+    rows += [compiles(name, 300, 1, 23) for name in alone]
+    called = ProcessInfo(23, "cc1plus", "cc1plus -quiet -D_GNU_SOURCE src/long.cc -o c.s")
+    causes = causes_of(rows, CORES, "none", program=program, processes=[called])
+    assert first(causes) == (Kind.SERIAL, function)
+    assert ("cc1plus (pid 23) on long.cc, works" in causes[0].what) is (function == "")
+    assert sum(one.lost_ns for one in causes) == pytest.approx(300e6 * len(alone))
+    assert len(causes) == (len(alone) if function else 1)
+
+
+@pytest.mark.parametrize(
+    ("alone", "beside", "kind", "what"),
+    [
+        (400, 0, Kind.SERIAL, "processes run one after the other, cc1plus most of that time"),
+        (200, 400, Kind.IMBALANCE, "24 processes run it, 33 % of that time one alone"),
+    ],
+)
+def test_many_short_processes_that_are_told_as_one_are_no_thread(
+    alone: int, beside: int, kind: Kind, what: str
+) -> None:
+    """A build: without -j, and one whose last files are the longest."""
+    rows = [row(f"main; {name}", alone, 1, 30, pid=30) for name in ("expand", "parse")]
+    rows += [row(f"main; {name}", beside, 2, 30, pid=30) for name in ("expand", "parse") if beside]
+    for one in rows:
+        one.path = tuple(Frame(f.name, module="cc1plus") for f in one.path)
+    rows = [replace(one, origin=Origin(30, "cc1plus", "cc1plus", tid=30)) for one in rows]
+    many = ProcessInfo(30, "cc1plus", "cc1plus f17.cc", others=23)
+    (cause,) = causes_of(rows, CORES, "none", program="make", processes=[many])
+    assert (cause.kind, cause.what) == (kind, what)
+
+
 def test_a_function_that_loses_in_two_ways_has_two_causes() -> None:
     """Threads are started and joined one by one; later two have unequal shares of the same work."""
     rows = [row("main; one_by_one; pthread_create; score", 12, 1, tid) for tid in range(101, 141)]
@@ -1129,6 +1216,31 @@ def test_a_machine_that_gave_its_cores_was_not_busy(withheld_s: float, kind: Kin
     rows.append(row(f"{THREAD}; pack", 400, 1, 1, ready=100))
     rows[1].metrics.add(row("pack", 250, 2, 2).metrics)
     (cause,) = causes_of(rows, CORES, "none", 1.0, withheld_s=withheld_s)
+    assert cause.kind is kind
+
+
+@pytest.mark.parametrize(
+    ("works", "ready", "kind"),
+    [
+        ((900, 900), (400, 10), Kind.IMBALANCE),
+        (
+            (600, 900),
+            (400, 10),
+            Kind.BUSY_MACHINE,
+        ),  # equal shares: it is who lacked a core before that is alone later
+        ((900, 900), (10, 400), Kind.BUSY_MACHINE),
+        ((900, 900), (200, 200), Kind.BUSY_MACHINE),
+    ],
+)
+def test_a_machine_that_was_busy_before_did_not_bring_about_the_longer_piece_at_the_end(
+    works: tuple[int, int], ready: tuple[int, int], kind: Kind
+) -> None:
+    """Two workers of a compressor, one of which has the last block alone; ``ready``: how long each lacked a core while
+    both worked, and at the end."""
+    rows = [row(f"{THREAD}; pack", count, 2, tid, ready=ready[0]) for tid, count in enumerate(works, 1)]
+    rows.append(row(f"{THREAD}; pack", 300, 1, 1, ready=2 * ready[1]))
+    intervals = parted(rows, [0, 1], [2])
+    (cause,) = causes_of(rows, CORES, "none", 1.5, withheld_s=0.8, intervals=intervals)
     assert cause.kind is kind
 
 

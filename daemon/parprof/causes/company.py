@@ -88,6 +88,20 @@ class Company:
             known = self._known[procedure] = self._is_one(self._inside(procedure))
         return known
 
+    def lacked_cores(self, procedure: Procedure) -> float:
+        """For how much of the time that cores were idle beside a procedure's threads these lacked cores, 0 to 1, each
+        in turn at most: who had a core all that time was not waited for because of others on the machine."""
+        self._windows = self._windows or _windows(self._rows, self._intervals)
+        inside = self._inside(procedure)
+        idle_ns = explained_ns = 0.0
+        for window in self._windows:
+            theirs = [metrics for number, metrics in window.items() if number in inside]
+            idle = sum(metrics.idleness_ns + metrics[STOLEN] for metrics in theirs)
+            away = sum(metrics.ready_ns + metrics[STOLEN] for metrics in theirs)
+            idle_ns += idle
+            explained_ns += min(idle, away * max(self._cores - 1, 1))
+        return explained_ns / idle_ns if idle_ns else 1.0
+
     def _inside(self, procedure: Procedure) -> set[int]:
         """The numbers of the rows that go through it; most share their routes."""
         routes = {id(row.route): row.route for row in self._rows}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from enum import StrEnum
 
 from parprof.causes.company import Company
 from parprof.causes.sites import LossSite
 from parprof.causes.upstream import Sleep
 from parprof.metrics import Metrics
-from parprof.model import Frame, PathSample
+from parprof.model import Frame, PathSample, ProcessInfo
 from parprof.values import dataclass
 
 _OPENMP = re.compile(r"(?:mpi\+)?lib(?:gomp|omp|iomp)")
@@ -76,6 +77,8 @@ class Setting:
     """What ran beside what, if anybody looked."""
     sleeps: tuple[Sleep, ...] = ()
     """Which threads slept by themselves, for a time, a file or the network."""
+    processes: Mapping[int, ProcessInfo] = field(default_factory=dict)
+    """Those of the job by PID, as far as they are known."""
 
     @property
     def is_openmp(self) -> bool:

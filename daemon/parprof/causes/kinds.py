@@ -39,6 +39,7 @@ from parprof.causes.sites import (
     workers,
 )
 from parprof.causes.stalls import spun_ns, stall
+from parprof.causes.tools import brief_processes
 from parprof.causes.waiting import (
     is_lock,
     queue_beside,
@@ -400,6 +401,7 @@ KINDS: tuple[Test, ...] = (
     stall,
     _creation,
     _overhead,
+    brief_processes,
     lone_process,
     lock,
     machine,

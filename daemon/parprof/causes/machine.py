@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
-from parprof.causes.shares import goes_through_threads, many_processes, shares_explain
+from parprof.causes.shares import goes_through_threads, many_processes, shares_explain, shares_match
 from parprof.causes.sites import ALONE, LossSite, is_single, lost_ns, workers
 from parprof.metrics import STOLEN, Metrics
 
@@ -15,7 +15,7 @@ _MORE = 1.1
 """Times the cores: with so many threads there are too many. As many processes as there are cores, one after the other
 run by ``make -j`` or ``xargs -P``, want just these."""
 _EXPLAINS = 0.5
-"""Of a loss: if others had the cores for so long in all of the run, they may be why."""
+"""Of a loss: if others had the cores for so long in all of the run, or while cores were idle, they may be why."""
 BUSY_MACHINE = Diagnosis(
     Kind.BUSY_MACHINE,
     "its threads waited for cores that others used",
@@ -49,7 +49,17 @@ def machine(site: LossSite, setting: Setting) -> Diagnosis | None:
         return too_many_threads(site, setting)
     # else they lacked cores because of each other, as where a third one does a little now and then
     others_had_them = setting.withheld_s * 1e9 >= _EXPLAINS * lost_ns(metrics)
-    return BUSY_MACHINE if others_had_them and not _is_alone_at_work(metrics, setting.cores) else None
+    if not others_had_them or _is_alone_at_work(metrics, setting.cores):
+        return None
+    if shares_match(site.tally, setting.cores) and not _lacked_cores_meanwhile(site, setting):
+        return None  # the longest piece is alone at the end, and others had cores before
+    return BUSY_MACHINE
+
+
+def _lacked_cores_meanwhile(site: LossSite, setting: Setting) -> bool:
+    """Whether threads lacked cores while cores were idle, as far as it is known when that was."""
+    company = setting.company
+    return company is None or company.lacked_cores(site.function.procedure) >= _EXPLAINS
 
 
 def _is_alone_at_work(metrics: Metrics, cores: int) -> bool:

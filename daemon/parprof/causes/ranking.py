@@ -19,10 +19,11 @@ from parprof.causes.ranks import TOGETHER, is_one_rank, waiting_rank
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns, together
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
+from parprof.causes.tools import is_of_brief, of_tools
 from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits, thread_waits, tidies_up
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OUTSIDE, OVERHEAD, STALL, WAIT, Metrics
-from parprof.model import NOBODY, Interval, PathSample, Profile
+from parprof.model import NOBODY, Interval, PathSample, ProcessInfo, Profile
 from parprof.values import dataclass
 
 MAX_CAUSES = 5
@@ -106,6 +107,7 @@ def find_causes(profile: Profile) -> list[Cause]:
         withheld_s=math.inf if account is None else account.withheld_s,
         intervals=profile.intervals,
         left_out=_may_be_left_out(profile),
+        processes=profile.processes,
     )
     return [_with_names(cause, profile.samples, process.program) for cause in found]
 
@@ -141,11 +143,12 @@ def causes_of(
     withheld_s: float = math.inf,
     intervals: Sequence[Interval] = (),
     left_out: bool = True,
+    processes: Sequence[ProcessInfo] = (),
 ) -> list[Cause]:
     """The same from samples alone. ``cores``: n. ``runtime``: in whose words remedies are told. ``elapsed_s``: how long
     the program ran; 0: not known. ``program``: what was run, by its path or name. ``withheld_s``: core time that it
     was not given. ``intervals``: what of the samples was when, if that is known. ``left_out``: whether waits may have
-    been too dear to look at."""
+    been too dear to look at. ``processes``: of the job, as far as they are known."""
     evidence = Evidence(samples, cores, intervals)
     total = evidence.root.all.metrics
     is_blocked = is_counted(total) and total.stall_ns > total[OUTSIDE]
@@ -164,8 +167,9 @@ def causes_of(
         evidence.is_stripped,
         evidence.company,
         evidence.sleeps,
+        {one.pid: one for one in reversed(processes)},
     )
-    is_serial = program_is_serial(evidence.root.all, cores)
+    is_serial = program_is_serial(evidence.root.all, cores) and not is_of_brief(evidence.root.all, setting)
     rank = waiting_rank(evidence, setting) if is_sampled and is_one_rank(evidence, setting) else None
     rest = rank is None or setting.is_openmp  # with a team of its own, what that loses is to be told, too
     found = [] if rank is None else [_cause(*rank, setting)]
@@ -184,6 +188,11 @@ def causes_of(
         if len(in_turn) > 1:
             judged = [(site, diagnosis) for site, diagnosis in judged if not diagnosis.is_in_turn]
             found.append((_in_turn(in_turn, setting), 1.0))
+        judged, tools = of_tools(judged, evidence.root.all, setting)
+        for tool in tools:
+            about = tool.diagnosis
+            cause = _without_place(about.kind, tool.tally.metrics, setting, about.what, about.remedy)
+            found.append((cause, 1.0))
         found += [_cause(site, diagnosis, setting) for site, diagnosis in _joined(judged)]
         nowhere = _nowhere(evidence, setting, samples, loading)
         if is_alone:
@@ -339,7 +348,8 @@ def _line(site: LossSite) -> int:
     """The line of the function that loses most: of a loop, in it, as what else the function does may lose more."""
     by_line = site.place.by_line
     lines = {line: tally.metrics for line, tally in by_line.items() if not site.lines or line in site.lines}
-    metric = IDLENESS if site.tally.metrics.idleness_ns >= site.tally.metrics.overhead_ns else OVERHEAD
+    whole = site.tally.metrics
+    metric = max((IDLENESS, OVERHEAD, STALL), key=lambda one: whole[one])
     return hottest(lines, metric) or site.function.start_line
 
 

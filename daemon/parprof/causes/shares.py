@@ -24,6 +24,9 @@ from parprof.metrics import SAMPLES, STOLEN, WAIT, Metric, Metrics
 _ALL_ALONE = 0.995
 _CLEARLY_UNEQUAL = 1.8
 """Shares of the work with this ratio are unequal though the machine is busy, which wears on threads unequally."""
+_UNEQUAL = 1.2
+"""Those of threads that all have a core differ by less, if they have the same to do."""
+_MATCH = 0.75
 _IN_THE_WAY = 0.3
 """Of the time: so much of it is alone what keeps others waiting."""
 _BY_OTHERS = 0.3
@@ -159,14 +162,26 @@ def shares_explain(tally: Tally, cores: int) -> bool:
     Without a core a thread does nothing, so how much each did is the same on a busy machine, but where threads fetch
     their work: there, who has a core does more, and hardly any core is idle.
     """
-    if not knows_threads(tally):
+    if not knows_threads(tally) or imbalance_ratio(tally, cores) < _CLEARLY_UNEQUAL:
         return False
+    return 0.5 * tally.metrics.idleness_ns <= _more_ns(tally, cores) <= 2.0 * _idle_ns(tally)
+
+
+def shares_match(tally: Tally, cores: int) -> bool:
+    """The same of shares that are less unequal, but explain nearly all of it, and no more."""
+    if not knows_threads(tally) or imbalance_ratio(tally, cores) < _UNEQUAL:
+        return False
+    return _MATCH * tally.metrics.idleness_ns <= _more_ns(tally, cores) <= _idle_ns(tally) / _MATCH
+
+
+def _more_ns(tally: Tally, cores: int) -> float:
+    """How much more the busiest thread had to do than each of the others, all in all."""
     works = sorted((metrics.work_ns for metrics in tally.threads.values()), reverse=True)[:cores]
-    more = sum(works[0] - each for each in works) + works[0] * (cores - len(works)) if works else 0.0
-    if imbalance_ratio(tally, cores) < _CLEARLY_UNEQUAL:
-        return False
-    idle = tally.metrics.idleness_ns
-    return 0.5 * idle <= more <= 2.0 * (idle + tally.metrics[STOLEN])
+    return sum(works[0] - each for each in works) + works[0] * (cores - len(works)) if works else 0.0
+
+
+def _idle_ns(tally: Tally) -> float:
+    return tally.metrics.idleness_ns + tally.metrics[STOLEN]
 
 
 def program_is_serial(whole: Tally, cores: int) -> bool:

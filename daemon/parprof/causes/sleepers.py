@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from parprof.attribution.waiting import WaitKind, is_wait
 from parprof.causes.ownership import Owner, Ownership, is_nameless_code, is_of_stripped
 from parprof.causes.tickers import ThreadId, thread_of, tickers
-from parprof.metrics import STALL, WAIT
+from parprof.metrics import OUTSIDE, STALL, WAIT
 from parprof.model import SEVERAL_THREADS, Path, PathSample
 from parprof.values import dataclass
 
@@ -41,6 +41,10 @@ _HANGS = 0.5
 slept before the first time is not known."""
 _FOR_PROCESSES = frozenset(kind.frame_name for kind in (WaitKind.PIPE, WaitKind.NETWORK))
 """By which processes of a job wait for each other, too."""
+_FOR_OTHERS = _FOR_PROCESSES | {_FOR_CHILD}
+"""So may wait who has handed out work to others of the job."""
+_HANDS_OUT = 0.2
+"""Of the time that it sleeps by itself: who hands out work waits for so long at least for those who do it."""
 _FOR_OTHER_PROGRAMS = frozenset((_FOR_CHILD, WaitKind.PIPE.frame_name))
 """So wait those that have begun one: for its end, or for what it writes."""
 _TAKES_PART = 0.05
@@ -101,6 +105,7 @@ def with_sleepers(samples: Sequence[PathSample], cores: int, ownership: Ownershi
     keeps_house = KeepsHouse(ownership, tickers(samples))
     samples = _at_sleepers(samples, cores, ownership, keeps_house)
     samples = _at_workers(samples, cores, keeps_house)
+    samples = _at_masters(samples, cores, keeps_house)
     samples = _at_locked(samples, cores, keeps_house)
     return _at_parents(samples, cores, ownership, keeps_house)
 
@@ -177,6 +182,44 @@ def _at_workers(samples: Sequence[PathSample], cores: int, keeps_house: KeepsHou
         return samples
     theirs = {pid for pid, _ in sleeper.slept}
     return _moved(samples, (at for at in stalled if samples[at].origin.pid not in theirs), sleeper.most)
+
+
+def _at_masters(samples: Sequence[PathSample], cores: int, keeps_house: KeepsHouse) -> Sequence[PathSample]:
+    """With those of a pool's processes at who hands out work to them, where that slept by itself in between, for as
+    long, all in all, as nobody worked: theirs is the last step when one waits for the lock of the pipe, another for
+    what comes through it."""
+    stalled = {
+        number: sample.metrics[STALL]
+        for number, sample in enumerate(samples)
+        if sample.metrics[STALL] and sample.path and sample.path[-1].name in _FOR_THREADS | _FOR_PROCESSES
+    }
+    if not stalled or len({sample.origin.pid for sample in samples}) < 2:
+        return samples
+    kept_ns = sum(sample.metrics[STALL] + sample.metrics[OUTSIDE] for sample in samples) / cores
+    waited: dict[ThreadId, float] = defaultdict(float)
+    for sample in samples:
+        if sample.path and sample.path[-1].name in _FOR_THREADS | _FOR_OTHERS:
+            waited[thread_of(sample.origin)] += sample.metrics[WAIT]
+    beside = [
+        one
+        for one in _sleepers(samples, keeps_house)
+        if samples[one.most].path[-1].name not in _FOR_OTHERS and one.process is not None
+    ]
+    masters = [
+        one
+        for one in beside
+        if one.whole_ns <= kept_ns / ENOUGH
+        and sum(waited[thread] for thread in one.slept) >= _HANDS_OUT * one.whole_ns
+    ]
+    theirs_ns: dict[int, float] = defaultdict(float)
+    for number, stall_ns in stalled.items():
+        theirs_ns[samples[number].origin.pid] += stall_ns / cores
+    for master in masters:
+        rest_ns = sum(stall_ns for pid, stall_ns in theirs_ns.items() if pid != master.process)
+        if rest_ns and _longest((master,), beside, rest_ns) is master:
+            those = (number for number in stalled if samples[number].origin.pid != master.process)
+            return _moved(samples, those, master.most)
+    return samples
 
 
 def _at_locked(samples: Sequence[PathSample], cores: int, keeps_house: KeepsHouse) -> Sequence[PathSample]:
