@@ -118,8 +118,8 @@ WITHIN struct input_thread *reading_thread(void)
 }
 
 /*
- * libc's code has no hooks that count blocks, and its time is the program's: what it goes through costs a block for each
- * 128 bytes, as under Valgrind its loops of vectors do. Only where blocks are counted at all.
+ * libc's code has no hooks that count blocks, and its time is the program's: what it goes through costs a block for
+ * each 128 bytes, as under Valgrind its loops of vectors do. Only where blocks are counted at all.
  */
 enum { BYTES_PER_BLOCK = 128 };
 

@@ -249,6 +249,13 @@ def test_a_routine_that_is_not_there() -> None:
         lines(profile, "(")
 
 
+def test_a_huge_pattern_is_not_told_whole() -> None:
+    for pattern in ("a" * 100_000, "(" * 100_000, "a{99999999999}"):
+        with pytest.raises(UsageError) as caught:
+            lines(make(scan=(5, 1)), pattern)
+        assert len(str(caught.value)) < 400
+
+
 def test_the_plot_is_straight_where_the_law_is() -> None:
     (line,) = lines(make(pairs=(1, 2)))
     rows = terminal.plot(line, BLOCKS)

@@ -238,7 +238,7 @@ int main(void)
 
 @pytest.mark.parametrize("how", BUILDS)
 def test_what_libc_goes_through_has_its_cost(build: Any, how: str, tmp_path: Path) -> None:
-    """Putting a text together line by line goes through all of it each time: within strcat, where there are no hooks."""
+    """A text put together line by line is gone through each time: within strcat, where there are no hooks."""
     source = tmp_path / "appends.c"
     source.write_text(APPENDS)
     found = measure(build(source, how, "-O2", "-w"))

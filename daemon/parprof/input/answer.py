@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from parprof.errors import UsageError
 from parprof.input.fit import ALIKE, CONSTANT, EXPONENTIAL, NOISY, Fit, Size, fit
 from parprof.input.model import InputProfile, Point, Routine, RoutineName
+from parprof.untrusted import visible
 from parprof.values import dataclass
 
 MIN_PERCENT = 1.0
@@ -30,6 +31,7 @@ _VARIES = 2.0
 _MIN_CALLS = 3
 _SHOWN_NAMES = 3
 _SHOWN_CALLERS = 4
+_SHOWN_PATTERN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,10 @@ def check_pattern(pattern: str) -> re.Pattern[str]:
     """
     try:
         return re.compile(pattern)
-    except re.error as error:
-        raise UsageError(f"--routine {pattern}: not a regular expression: {error}") from error
+    except (re.error, OverflowError, RecursionError) as error:  # the last two: huge ones
+        raise UsageError(
+            f"--routine {visible(pattern, _SHOWN_PATTERN)}: not a regular expression: {error}"
+        ) from error
 
 
 def _matching(routines: list[Routine], pattern: str) -> list[Routine]:
@@ -121,7 +125,9 @@ def _matching(routines: list[Routine], pattern: str) -> list[Routine]:
     names = sorted({routine.identity.name for routine in routines})
     near = get_close_matches(pattern, names, _SHOWN_NAMES, 0.4)
     told = f"; near it: {', '.join(near)}" if near else ""
-    raise UsageError(f"--routine {pattern} matches none of {len(names)} routines{told}")
+    raise UsageError(
+        f"--routine {visible(pattern, _SHOWN_PATTERN)} matches none of {len(names)} routines{told}"
+    )
 
 
 def place(identity: RoutineName) -> str:
