@@ -11,8 +11,8 @@ HOOK void __tsan_func_entry(void *caller)
 {
     struct input_thread *thread = this_thread();
     uint64_t stack = (uint64_t)__builtin_frame_address(0);
+    uint32_t depth;
 
-    (void)caller;
     if (INPUT_UNLIKELY(!thread))
         return;
     if (INPUT_UNLIKELY(thread->is_busy)) {
@@ -21,8 +21,29 @@ HOOK void __tsan_func_entry(void *caller)
     }
     thread->is_busy = 1;
     input_unwind(thread, stack + 1); /* a frame at the very same address was left without its exit */
+    depth = thread->depth;
     input_push(thread, (uint64_t)__builtin_return_address(0), stack, 0);
+    if (INPUT_LIKELY(thread->depth != depth))
+        thread->frames[thread->depth].back = (uint64_t)caller;
     thread->is_busy = 0;
+}
+
+/*
+ * A function that returns nothing may end with a jump to the exit's hook (gcc's -O2), which then has that function's
+ * return address and stands where the function began, above its frame. The call has returned to an address of its own
+ * in all other cases. What lies below was left by longjmp or an exception.
+ */
+static inline void leave_function(struct input_thread *thread, uint64_t stack, uint64_t back)
+{
+    int is_left = 0;
+
+    while (thread->depth && thread->frames[thread->depth].stack < stack &&
+           input_is_same_stack(thread->frames[thread->depth].stack, stack)) {
+        is_left = thread->frames[thread->depth].back == back;
+        input_pop(thread, 0);
+    }
+    if (thread->depth && !is_left)
+        input_pop(thread, 0);
 }
 
 HOOK void __tsan_func_exit(void)
@@ -37,9 +58,7 @@ HOOK void __tsan_func_exit(void)
         return;
     }
     thread->is_busy = 1;
-    input_unwind(thread, stack); /* what was left by longjmp or an exception */
-    if (thread->depth)
-        input_pop(thread, 0);
+    leave_function(thread, stack, (uint64_t)__builtin_return_address(0));
     thread->is_busy = 0;
 }
 

@@ -59,6 +59,7 @@ struct input_here {
 struct input_frame {
     uint64_t routine;
     uint64_t stack; /* address on the stack: lower ones are calls from here */
+    uint64_t back;  /* where its return leads to; 0 if the back end has no need of it */
     int64_t rms, beyond, induced, external; /* partial; beyond: trms - rms, so that most first reads change one sum */
     uint64_t blocks, ticks;               /* at its start */
     uint64_t called_blocks, called_ticks; /* of what it called */

@@ -25,8 +25,9 @@ HEAD = """\
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#define ROUTINE static __attribute__((noinline))
+#define ROUTINE static __attribute__((noinline, no_icf)) /* no_icf: gcc makes one of two that are alike */
 #define ORDER __asm__ volatile("" : : : "memory")
+#define USE(value) __asm__ volatile("" : : "r"(value))
 #define V(type, where, byte) (*(volatile type *)((char *)(where) + byte))
 /* both halves are used: Valgrind leaves out loads whose value nothing uses */
 #define WIDE(where) ({ __int128 value = V(__int128, where, 0); (long)(value >> 64) + (long)value; })
@@ -56,9 +57,20 @@ class Function:
     """One that is being written."""
 
     name: str
+    number: int
     lines: list[str] = field(default_factory=list)
     local: int = 0
     """The first cell of its local array."""
+
+
+def returns_nothing(number: int) -> bool:
+    """Whether the routine of that number is a void one."""
+    return number % 2 == 1
+
+
+def call(name: str, number: int, argument: str) -> str:
+    """A statement that calls a routine."""
+    return f"{name}({argument});" if returns_nothing(number) else f"s += {name}({argument});"
 
 
 def access(rng: Random, base: str, first: int, n: int) -> tuple[str, list[tuple[int, int]]]:
@@ -140,10 +152,18 @@ class Program:
             does += touched
             if number and self.rng.random() < 0.3:
                 called = self.rng.randrange(number)
-                lines.append(f"s += leaf{called}(at);")
+                lines.append(call(f"leaf{called}", called, "at"))
                 does += self.leaves[called]
         self.leaves.append([*does, (LEAVE, 0)])
-        self.define(f"ROUTINE long leaf{number}(long *at)", lines, "return s;")
+        self.define_routine(f"leaf{number}", number, "long *at", lines)
+
+    def define_routine(self, name: str, number: int, arguments: str, lines: list[str]) -> None:
+        """Every other one returns nothing: then gcc's -O2 ends it with a jump to the hook, not with a call."""
+        head = f"{name}({arguments})"
+        if returns_nothing(number):
+            self.define(f"ROUTINE void {head}", lines, "USE(s);")
+        else:
+            self.define(f"ROUTINE long {head}", lines, "return s;")
 
     def define(self, head: str, lines: list[str], end: str) -> None:
         self.heads.append(f"{head};")
@@ -195,7 +215,7 @@ class Scenario:
             name, first = self.rng.choice(
                 (("cells + 2", 2), ("cells + 5", 5), ("PAGE", PAGE), ("own", top.local))
             )
-            self._say(f"s += leaf{leaf}({name});")
+            self._say(call(f"leaf{leaf}", leaf, name))
             for kind, what in self.program.leaves[leaf]:
                 self._happen(kind, what if kind in (ENTER, LEAVE) else first + what)
         elif dice < 0.46:
@@ -229,10 +249,10 @@ class Scenario:
         """A function begins, and writes the two cells that are its own."""
         program = self.program
         if self.open[thread]:
-            self._say(f"s += {name}();", thread)
-        self.n_functions += 1
+            self._say(call(name, self.n_functions, ""), thread)
         program.n_locals += 2
-        function = Function(name, local=FIRST_LOCAL + program.n_locals)
+        function = Function(name, self.n_functions, local=FIRST_LOCAL + program.n_locals)
+        self.n_functions += 1
         self.open[thread].append(function)
         self._happen(ENTER, len(program.names), thread)
         program.names.append(name)
@@ -242,7 +262,7 @@ class Scenario:
 
     def _leave(self) -> None:
         function = self.open[self.current].pop()
-        self.program.define(f"ROUTINE long {function.name}(void)", function.lines, "return s;")
+        self.program.define_routine(function.name, function.number, "void", function.lines)
         self._happen(LEAVE, 0)
 
     def _end(self, thread: int) -> None:

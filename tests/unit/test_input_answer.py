@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from parprof.errors import ProfileFormatError, UsageError
 from parprof.input import page, saved, terminal
 from parprof.input.answer import advice, coverage, forecast, hurts_first, lines
 from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName
+from test_input_fit import JOINS
 
 SIZES = (10, 20, 40, 80, 160, 320, 640)
 
@@ -117,6 +119,50 @@ def test_without_a_law_it_says_what_to_do() -> None:
     assert advice([]).startswith("no routine was seen")
 
 
+def test_where_something_else_decides_no_other_inputs_are_asked_for() -> None:
+    """A sieve: it reads one cell that it did not write itself, however many numbers it is told to look at."""
+    profile = InputProfile("a", "tsan", BLOCKS)
+    sieve = profile.routine(RoutineName("sieve"))
+    for cost in (1000, 2000, 4000, 8000, 16000, 32000):
+        sieve.add(Point(1, 1, 1, 1, 1, 0, 0, cost, cost, cost))
+    text = advice(lines(profile))
+    assert "--with" not in text
+    assert text.startswith("no law: sieve costs most (100 %)") and "cost up to 3 x their mean" in text
+    assert "something else decides, such as a number that they are given" in text
+    for n in SIZES:
+        profile.routine(RoutineName("scan")).add(Point(n, n, 1, n, n, 0, 0, 5 * n, 5 * n, 5 * n))
+    assert (
+        "how sieve grows (91 % of the cost) is not known: calls with inputs of one size cost up to"
+        in advice(lines(profile))
+    )
+
+
+def test_what_grows_exponentially_is_named_first() -> None:
+    profile = make(pairs=(1, 2))
+    for n in range(7, 18):
+        cost = 6 * 2**n - 3
+        profile.routine(RoutineName("subsets")).add(Point(n, n, 1, n, n, 0, 0, cost, cost, cost))
+    found = lines(profile)
+    text = advice(found)
+    assert text.startswith(
+        "subsets grows exponentially (11 sizes, 7 to 17): each further cell of input takes 2 x as"
+    )
+    assert "apart from it: pairs (book.c:90) grows as n^2 " in text
+    assert "<td>exponentially</td>" in page.make(profile, found).html()
+    assert '"reason": "exponential", "factor": 2.' in json.dumps(saved.as_json(profile))
+
+
+def test_a_law_beyond_what_each_call_reads_is_told() -> None:
+    profile = InputProfile("a", "valgrind", BLOCKS)
+    for n, cost in JOINS:
+        profile.routine(RoutineName("step")).add(Point(n, n, 1, n, n, 0, 0, cost, cost, cost))
+    assert re.match(
+        r"step grows as n\^2 beyond the (19|20)\d cells that each call reads \(6 sizes, 235 to 1454\): 10 x the "
+        "input will take 100 x as long",
+        advice(lines(profile)),
+    )
+
+
 def test_richness_and_volume_are_the_papers() -> None:
     profile = InputProfile("a", "tsan", BLOCKS)
     routine = profile.routine(RoutineName("wbuffer_write_thread"))
@@ -201,6 +247,13 @@ def test_a_routine_that_is_not_there() -> None:
         lines(profile, "mach_order")
     with pytest.raises(UsageError, match="not a regular expression"):
         lines(profile, "(")
+
+
+def test_a_huge_pattern_is_not_told_whole() -> None:
+    for pattern in ("a" * 100_000, "(" * 100_000, "a{99999999999}"):
+        with pytest.raises(UsageError) as caught:
+            lines(make(scan=(5, 1)), pattern)
+        assert len(str(caught.value)) < 400
 
 
 def test_the_plot_is_straight_where_the_law_is() -> None:

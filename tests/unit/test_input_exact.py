@@ -217,3 +217,36 @@ def test_wide_vectors_are_read_and_written(build: Any, how: str, tmp_path: Path)
     found = measure(build(source, how, "-O3", "-mavx2", "-ffast-math"))
     assert sorted(one["trms"] for one in points(found, "sum")) == list(range(100, 1001, 100))
     assert [one["trms"] for one in points(found, "filled")] == [0]
+
+
+APPENDS = """
+#include <string.h>
+#define ROUTINE __attribute__((noinline)) void
+static char to[64000], pages[64000];
+static char line[] = "a line of some sixty-four letters, which is added at the end ...";
+ROUTINE append_all(int n) { to[0] = 0; while (n--) strcat(to, line); }
+ROUTINE clear(int n) { memset(to, 1, n); }
+ROUTINE copy(int n) { memcpy(to, pages, n); }
+ROUTINE small(int n) { memcpy(to, pages, n); }
+int main(void)
+{
+    for (int at = 1; at <= 8; at++) { append_all(100 * at); clear(8000 * at); copy(8000 * at); small(at); }
+    return to[5];
+}
+"""
+
+
+@pytest.mark.parametrize("how", BUILDS)
+def test_what_libc_goes_through_has_its_cost(build: Any, how: str, tmp_path: Path) -> None:
+    """A text put together line by line is gone through each time: within strcat, where there are no hooks."""
+    source = tmp_path / "appends.c"
+    source.write_text(APPENDS)
+    found = measure(build(source, how, "-O2", "-w"))
+
+    def worst(name: str) -> int:
+        return max(point["cost_max"] for point in points(found, name))
+
+    assert 155_000 < worst("append_all") < 200_000  # 64 * 800**2 / 2 / 128 are 160,000
+    assert 490 < worst("clear") < 550  # 64,000 / 128 are 500
+    assert 490 < worst("copy") < 550
+    assert worst("small") < 20

@@ -68,6 +68,46 @@ def test_the_smallest_size_may_be_something_else() -> None:
     assert (found.model, found.smallest, found.n_sizes) == ("n", 680, 6)
 
 
+JOINS = [
+    (70, 240), (71, 236), (85, 498), (119, 931), (137, 878), (143, 701), (235, 13_526), (273, 48_975),
+    (343, 190_065), (483, 751_845), (787, 2_999_120), (1454, 12_056_800),
+]  # fmt: skip
+"""Of sqlite3_step (3.40, Valgrind): it prepares, then joins two tables of 10, 20, 40 ... 320 rows without an index."""
+
+
+def test_cells_that_each_call_reads_hide_no_law() -> None:
+    """Each statement reads some 195 cells however small its tables are, so cost over n is no power of n."""
+    found = fit([Size(*pair) for pair in JOINS])
+    assert (found.model, found.smallest, found.n_sizes) == ("n^2", 235, 6)
+    assert found.fixed == pytest.approx(197, abs=8)
+    assert found.exponent == pytest.approx(2, abs=0.1) and found.exponent_error < 0.2
+    assert found.tenfold == pytest.approx(100)
+
+
+@pytest.mark.parametrize("power", [1, 1.5, 2, 3])
+def test_the_fixed_part_is_found(power: float) -> None:
+    small = [Size(n, 5 * n % 7 + 3) for n in (20, 21, 22, 25, 26, 28, 33)]
+    found = fit([*small, *(Size(90 + n, 7 * n**power) for n in (9, 18, 35, 77, 150, 310, 600))])
+    assert found.model == ("n" if power == 1 else f"n^{power:g}"), found
+    assert found.fixed == pytest.approx(90, abs=1)
+
+
+def test_noise_seldom_gets_a_law() -> None:
+    chance = random.Random(5)
+    found = [fit([Size(n, math.exp(chance.uniform(0, 6))) for n in SIZES]).model for _ in range(300)]
+    assert sum(map(bool, found)) <= 1
+
+
+def test_what_doubles_with_each_cell_is_steeper_than_a_power() -> None:
+    """A search of all subsets: of sizes that hardly differ, and of more."""
+    for largest in (17, 25):
+        found = fit([Size(n, 6 * 2**n - 3) for n in range(7, largest)])
+        assert (found.model, found.reason) == ("", "exponential"), found
+        assert found.factor == pytest.approx(2, rel=0.02)
+    assert fit([Size(n, n**4) for n in range(7, 17)]).reason == "sizes too alike"
+    assert fit([Size(20 + n, n**2) for n in range(1, 11)]).reason == "sizes too alike"
+
+
 def test_two_sizes_tell_nothing() -> None:
     found = fit([Size(8, 80), Size(64, 640)])
     assert (found.model, found.reason) == ("", "2 sizes")

@@ -44,17 +44,20 @@ def counts_of(found: dict[str, Any], program: Program) -> Counts:
     }
 
 
+@pytest.mark.parametrize("optimized", ["-O1", "-O2"])
 @pytest.mark.parametrize("how", BUILDS)
-def test_random_programs_agree_with_the_naive_sets(build: Any, how: str, tmp_path: Path) -> None:
+def test_random_programs_agree_with_the_naive_sets(
+    build: Any, how: str, optimized: str, tmp_path: Path
+) -> None:
     """60 times one to three threads with 70 steps; calls, loads and stores of all sizes, atomics, system calls.
 
     Another seed by PARPROF_TEST_SEED.
     """
     program = Program(int(os.environ.get("PARPROF_TEST_SEED", SEED)), SCENARIOS, STEPS)
-    source = tmp_path / "random.c"
+    source = tmp_path / f"random{optimized}.c"
     source.write_text(program.text)
     expected = expected_of(program)
-    found = counts_of(measure(build(source, how, "-w", "-lpthread")), program)
+    found = counts_of(measure(build(source, how, "-w", optimized, "-lpthread")), program)
     assert {name for name, *_ in found} == set(program.names)
     wrong = {key: (found.get(key), expected.get(key)) for key in found.keys() | expected.keys()}
     assert {key: both for key, both in sorted(wrong.items()) if both[0] != both[1]} == {}

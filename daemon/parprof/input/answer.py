@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from parprof.errors import UsageError
-from parprof.input.fit import ALIKE, CONSTANT, NOISY, Fit, Size, fit
+from parprof.input.fit import ALIKE, CONSTANT, EXPONENTIAL, NOISY, Fit, Size, fit
 from parprof.input.model import InputProfile, Point, Routine, RoutineName
+from parprof.untrusted import visible
 from parprof.values import dataclass
 
 MIN_PERCENT = 1.0
@@ -25,8 +26,12 @@ _SLOPE_WITHIN = 1.0
 a wrong power is a factor of ten in what ten times the input takes."""
 _WORTH_A_WORD = 10.0
 """Routines of which no growth is known and that cost more percent than so are named beside the advice."""
+_VARIES = 2.0
+"""The worst cost of calls with one size of input over their mean, from where something else decides."""
+_MIN_CALLS = 3
 _SHOWN_NAMES = 3
 _SHOWN_CALLERS = 4
+_SHOWN_PATTERN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class Line:
     law: Fit
     """Of the mean cost over trms."""
     rms_law: Fit
+    worst: float = 1.0
+    """The worst cost over the mean one, of calls with one size of input: that size on which most was spent."""
 
     @property
     def thread_percent(self) -> float:
@@ -86,7 +93,14 @@ def _line(routine: Routine, whole: int) -> Line:
     law = fit([Size(point.trms, point.cost_mean, point.calls) for point in routine.by_trms()])
     rms_law = fit([Size(point.rms, point.cost_mean, point.calls) for point in routine.by_rms()])
     own = _percent(total.self_cost, whole)
-    return Line(routine, total, own, min(100.0, _percent(total.cost_sum, whole)), law, rms_law)
+    inclusive = min(100.0, _percent(total.cost_sum, whole))
+    return Line(routine, total, own, inclusive, law, rms_law, _worst(routine))
+
+
+def _worst(routine: Routine) -> float:
+    known = [point for point in routine.by_trms() if point.calls >= _MIN_CALLS and point.cost_sum]
+    dearest = max(known, key=lambda point: point.cost_sum, default=None)
+    return dearest.cost_max / dearest.cost_mean if dearest else 1.0
 
 
 def check_pattern(pattern: str) -> re.Pattern[str]:
@@ -97,8 +111,10 @@ def check_pattern(pattern: str) -> re.Pattern[str]:
     """
     try:
         return re.compile(pattern)
-    except re.error as error:
-        raise UsageError(f"--routine {pattern}: not a regular expression: {error}") from error
+    except (re.error, OverflowError, RecursionError) as error:  # the last two: huge ones
+        raise UsageError(
+            f"--routine {visible(pattern, _SHOWN_PATTERN)}: not a regular expression: {error}"
+        ) from error
 
 
 def _matching(routines: list[Routine], pattern: str) -> list[Routine]:
@@ -109,7 +125,9 @@ def _matching(routines: list[Routine], pattern: str) -> list[Routine]:
     names = sorted({routine.identity.name for routine in routines})
     near = get_close_matches(pattern, names, _SHOWN_NAMES, 0.4)
     told = f"; near it: {', '.join(near)}" if near else ""
-    raise UsageError(f"--routine {pattern} matches none of {len(names)} routines{told}")
+    raise UsageError(
+        f"--routine {visible(pattern, _SHOWN_PATTERN)} matches none of {len(names)} routines{told}"
+    )
 
 
 def place(identity: RoutineName) -> str:
@@ -177,7 +195,7 @@ def forecast(found: list[Line], limit: int) -> list[Forecast]:
 
 def _is_sure(line: Line) -> bool:
     law = line.law
-    is_wide = law.largest >= _DECADE * law.smallest
+    is_wide = law.largest - law.fixed >= _DECADE * (law.smallest - law.fixed)
     return (
         law.is_found
         and law.r2 >= _SURE
@@ -195,19 +213,51 @@ def advice(found: list[Line]) -> str:
     """One sentence for people."""
     if not found:
         return "no routine was seen: was the program built for it, and did it call anything?"
+    explosive = grows_exponentially(found)
+    if explosive:
+        rest = _advice([line for line in found if line.law.reason != EXPONENTIAL])
+        return f"{_explosion(explosive)}{f'; apart from it: {rest}' if rest else ''}"
+    return _advice(found)
+
+
+def grows_exponentially(found: Sequence[Line]) -> Line | None:
+    """The dearest routine whose cost is multiplied by each further cell of its input."""
+    return max(
+        (line for line in found if line.law.reason == EXPONENTIAL and line.cost_percent >= MIN_PERCENT),
+        key=lambda line: line.cost_percent,
+        default=None,
+    )
+
+
+def _explosion(line: Line) -> str:
+    law = line.law
+    return (
+        f"{full_name(line.routine.identity)} grows exponentially ({law.n_sizes} sizes, {law.smallest:.0f} to "
+        f"{law.largest:.0f}): each further cell of input takes {times(law.factor)} as long, and with 10 x the input "
+        "it will hardly come to an end"
+    )
+
+
+def _advice(found: list[Line]) -> str:
     line = hurts_first(found)
+    if line is None and not found:
+        return ""
     if line is None:
         largest = found[0]
-        reason = largest.law.reason or why_unknown(largest.law)
+        if not largest.law.is_found and _varies(largest):
+            return (
+                f"no law: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), but how it "
+                f"grows its inputs do not tell: {why_unknown(largest)}"
+            )
+        reason = why_unknown(largest) if largest.law.reason in ("", NOISY) else largest.law.reason
         return (
             f"no law: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), but its "
             f"inputs tell no growth ({reason}); run with inputs of several sizes and add the runs up "
             "(--with FILE)"
         )
     law, identity = line.law, line.routine.identity
-    growth = "does not grow with its input" if law.model == CONSTANT else f"grows as {law.model}"
     out = (
-        f"{full_name(identity)} {growth} ({law.n_sizes} sizes, {law.smallest:.0f} to {law.largest:.0f}): "
+        f"{full_name(identity)} {growth(law)} ({law.n_sizes} sizes, {law.smallest:.0f} to {law.largest:.0f}): "
         f"10 x the input will take {times(law.tenfold)} as long"
     )
     unknown = costly_unknown(found)
@@ -218,9 +268,7 @@ def advice(found: list[Line]) -> str:
     parts = [f"{percent:.0f} % of its input came from {kind}" for percent, kind in kinds if percent >= 5]
     if unknown:
         name, percent = unknown.routine.identity.name, unknown.cost_percent
-        parts.append(
-            f"how {name} grows ({percent:.0f} % of the cost) is not known: {why_unknown(unknown.law)}"
-        )
+        parts.append(f"how {name} grows ({percent:.0f} % of the cost) is not known: {why_unknown(unknown)}")
     return "; ".join([out, *parts])
 
 
@@ -232,16 +280,40 @@ def costly_unknown(found: Sequence[Line]) -> Line | None:
     return line if line and line.cost_percent >= _WORTH_A_WORD else None
 
 
-def why_unknown(law: Fit) -> str:
+def growth(law: Fit) -> str:
+    """How the cost grows, for people: ``grows as n^2``."""
+    if law.model == CONSTANT:
+        return "does not grow with its input"
+    return f"grows as {law.model}{beyond(law)}"
+
+
+def beyond(law: Fit) -> str:
+    """What the law's n leaves out, if anything."""
+    return f" beyond the {law.fixed:.0f} cells that each call reads" if law.fixed else ""
+
+
+def _varies(line: Line) -> bool:
+    return line.worst >= _VARIES
+
+
+def why_unknown(line: Line) -> str:
     """Why a routine has no law that is sure, for people."""
+    law = line.law
     if law.is_found and law.r2 < _SURE:
         return f"its points fit {law.model} only roughly"
     if law.is_found and not _slope_is_known(law):
         return f"its points fit {law.model}, but how steeply it grows at its larger inputs is uncertain"
     if law.is_found:
         return f"its largest input was less than {_DECADE:.0f} times its smallest"
+    if law.reason == EXPONENTIAL:
+        return f"it grows exponentially, {times(law.factor)} for each further cell"
+    if _varies(line):
+        return (
+            f"calls with inputs of one size cost up to {times(line.worst)} their mean, so something else decides, "
+            "such as a number that they are given"
+        )
     if law.reason == NOISY:
-        return "inputs of one size cost too differently"
+        return "its costs follow no one law over the sizes of its inputs"
     if law.reason == ALIKE:
         return "its inputs are too alike in size"
     remedy = ": add runs with others (--with)" if law.n_sizes else ""

@@ -5,6 +5,9 @@ the lower ones as terms beside its own (n^2 has n and a constant). None is negat
 cells that each activation reads have nothing to do with its cost. The fit is by least squares of *relative* errors,
 because costs span decades. The simplest law whose error is about that of the best is taken. There is no claim from few
 sizes, from sizes that hardly differ, or from costs that the size does not explain.
+
+Where none of them fits, it may be that each call reads something however little it has to do (a statement, a header),
+and then works on the rest: the larger half of the sizes is tried with laws of what is beyond such a fixed part.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ MIN_R2 = 0.8
 CONSTANT = "constant"
 NOISY = "noise"
 ALIKE = "sizes too alike"
+EXPONENTIAL = "exponential"
 _SMALLEST = 0.1
 """The part of the sizes that may be left out, the smallest: what happens there is seldom the algorithm."""
 _TOLERANCE, _SLACK = 1.3, 0.02
@@ -41,6 +45,15 @@ _NEGATIVE = 0.6
 """The part of the cost at the smallest size that a negative constant may take away."""
 _ROUND = (0.5, 1.5, 2.5)
 """Powers that are preferred to ones between them."""
+_MIN_SIZES_BEYOND = 6
+_BEYOND = (("n", 1.0), ("n^1.5", 1.5), ("n^2", 2.0), ("n^3", 3.0))
+"""Laws of what is beyond a fixed part, which makes any curve fit better: these few, and only where they fit well."""
+_MAX_FIXED = 0.98
+"""The fixed part, of the smallest size."""
+_MAX_ERROR_BEYOND, _MIN_R2_BEYOND = 0.15, 0.99
+_MIN_R2_EXPONENTIAL = 0.995
+_MIN_STEEPNESS = 50.0
+"""The cost at the largest size over that at the smallest, at least, of an exponential growth."""
 
 Terms = tuple[Callable[[float], float], ...]
 
@@ -106,7 +119,12 @@ class Fit:
     smallest: float = 0.0
     largest: float = 0.0
     tenfold: float = 0.0
-    """How many times the cost at the largest size is that of ten times the size, by the law."""
+    """How many times the cost at the largest size is that of ten times the size, by the law; of ten times what is
+    beyond the fixed part."""
+    fixed: float = 0.0
+    """Cells that each call reads whatever its size is: the law is of what is beyond them."""
+    factor: float = 0.0
+    """By how many times the cost grows with each cell, where it grows exponentially."""
 
     @property
     def is_found(self) -> bool:
@@ -127,8 +145,85 @@ def fit(sizes: Sequence[Size]) -> Fit:
     found = _fit(known)
     if found.reason == NOISY:
         larger = _fit(known[math.ceil(len(known) * _SMALLEST) :])
-        return larger if larger.is_found else found
+        if not larger.is_found:
+            larger = _beyond_a_fixed_part(known[len(known) // 2 :])
+        if larger.is_found:
+            return larger
+    if found.reason in (NOISY, ALIKE):
+        return _exponential(known) or found
     return found
+
+
+def _beyond_a_fixed_part(known: Sequence[Size]) -> Fit:
+    """The law of the sizes less what each call reads anyway. No reason if there is none."""
+    if len(known) < _MIN_SIZES_BEYOND:
+        return Fit("")
+    smallest, largest = known[0].n, known[-1].n
+    parts = [smallest * step / 200 for step in range(1, int(200 * _MAX_FIXED) + 1)]
+    binned = _binned(known) if largest > smallest else []
+    if len(binned) < _MIN_SIZES_BEYOND:
+        return Fit("")
+    tried = []
+    for model, power in _BEYOND:
+        fixed = min(parts, key=lambda part: _error_beyond(binned, part, power)[0])
+        error, factor = _error_beyond(binned, fixed, power)
+        tried.append((error, model, power, factor, fixed))
+    best = min(tried)[0]
+    error, model, power, factor, fixed = next(
+        one for one in tried if one[0] <= max(_TOLERANCE * best, best + _SLACK)
+    )
+    beyond = [Size(size.n - fixed, size.cost, size.calls) for size in binned]
+    r2 = _r2(beyond, _Candidate(model, error, 1.0, lambda n: factor * n**power))
+    if error > _MAX_ERROR_BEYOND or r2 < _MIN_R2_BEYOND or beyond[-1].n < MIN_RANGE * beyond[0].n:
+        return Fit("")
+    exponent, exponent_error = slope(beyond)
+    return Fit(
+        model=model,
+        r2=r2,
+        error=error,
+        exponent=exponent,
+        exponent_error=exponent_error,
+        n_sizes=len(known),
+        smallest=smallest,
+        largest=largest,
+        tenfold=10.0**power,
+        fixed=fixed,
+    )
+
+
+def _error_beyond(sizes: Sequence[Size], fixed: float, power: float) -> tuple[float, float]:
+    """The typical relative error of ``factor * (n - fixed) ** power``, and the factor that makes it least."""
+    logs = [math.log(size.cost) - power * math.log(size.n - fixed) for size in sizes]
+    mean = sum(logs) / len(logs)
+    return math.sqrt(sum((value - mean) ** 2 for value in logs) / len(logs)), math.exp(mean)
+
+
+def _exponential(known: Sequence[Size]) -> Fit | None:
+    """Not a law that could be extended by a decade, but a reason why there is none; None if it does not grow so."""
+    larger = known[len(known) // 2 :] if len(known) >= 2 * _MIN_SIZES_BEYOND else known
+    smallest, largest = larger[0], larger[-1]
+    if len(larger) < _MIN_SIZES_BEYOND or largest.cost < _MIN_STEEPNESS * smallest.cost:
+        return None
+    mean_n = sum(size.n for size in larger) / len(larger)
+    logs = [math.log(size.cost) for size in larger]
+    mean = sum(logs) / len(logs)
+    spread = sum((size.n - mean_n) ** 2 for size in larger)
+    total = sum((value - mean) ** 2 for value in logs)
+    if spread <= 0 or total <= 0:
+        return None
+    rate = sum((size.n - mean_n) * (value - mean) for size, value in zip(larger, logs, strict=True)) / spread
+    r2 = rate**2 * spread / total
+    if rate <= 0 or r2 < _MIN_R2_EXPONENTIAL:
+        return None
+    return Fit(
+        "",
+        EXPONENTIAL,
+        r2,
+        n_sizes=len(larger),
+        smallest=smallest.n,
+        largest=largest.n,
+        factor=math.exp(min(rate, 700.0)),
+    )
 
 
 def _fit(known: Sequence[Size]) -> Fit:

@@ -15,12 +15,14 @@ from parprof.input.answer import (
     coverage,
     forecast,
     full_name,
+    grows_exponentially,
+    growth,
     hurts_first,
     place,
     times,
     why_unknown,
 )
-from parprof.input.fit import CONSTANT, Fit
+from parprof.input.fit import CONSTANT, EXPONENTIAL, Fit
 from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point
 from parprof.input.terminal import again, describe
 
@@ -72,7 +74,7 @@ def write(profile: InputProfile, found: Sequence[Line], path: str) -> None:
 
 def make(profile: InputProfile, found: Sequence[Line]) -> WebPage:
     """The page."""
-    first = hurts_first(list(found))
+    first = grows_exponentially(found) or hurts_first(list(found))
     shown = _in_order(found, first)[:MAX_ROUTINES]
     cards = "\n".join(_card(line, profile.cost_unit, is_first=line is first) for line in shown)
     left_out = len(found) - len(shown)
@@ -97,9 +99,13 @@ def _forecasts(found: Sequence[Line]) -> str:
         for one in forecast(list(found), _FORECASTS)
         if one.line.law.model != CONSTANT
     ]
+    explosive = grows_exponentially(found)
+    if explosive:
+        factor = f"{times(explosive.law.factor)} for each further cell"
+        rows.insert(0, _row(explosive, "exponentially", factor, "?"))
     if not rows:
         return ""
-    unknown = costly_unknown(found)
+    unknown = costly_unknown([line for line in found if line is not explosive])
     if unknown:
         rows.append(_row(unknown, "not known", "?", "?"))
     return (
@@ -150,7 +156,7 @@ def _card(line: Line, unit: str, *, is_first: bool) -> str:
     name = "blocks" if unit == BLOCKS else "ns"
     return (
         f'<div class="card{own}"><h2>{text(identity.name, 200)}</h2>'
-        f'<p class="faint">{text(place(identity) + called_by(identity), 300)}</p><p>{_law(law)}</p>'
+        f'<p class="faint">{text(place(identity) + called_by(identity), 300)}</p><p>{_law(line)}</p>'
         f'<p class="faint">{text(facts)}</p><div class="plots">'
         f"{_plot(line.routine.by_trms(), lambda point: point.trms, 'trms', name, law)}"
         f"{_plot(line.routine.by_rms(), lambda point: point.rms, 'rms', name, line.rms_law)}"
@@ -158,11 +164,13 @@ def _card(line: Line, unit: str, *, is_first: bool) -> str:
     )
 
 
-def _law(law: Fit) -> str:
+def _law(line: Line) -> str:
+    law = line.law
+    if law.reason == EXPONENTIAL:
+        return f"<b>grows exponentially: each further cell of input takes {times(law.factor)} as long</b>"
     if not law.is_found:
-        return f"<b>no growth is known: {text(why_unknown(law))}</b>"
-    growth = "does not grow with its input" if law.model == CONSTANT else f"grows as {law.model}"
-    return f"<b>{growth}: ten times the input, {times(law.tenfold)} the cost</b> ({text(describe(law))})"
+        return f"<b>no growth is known: {text(why_unknown(line), 300)}</b>"
+    return f"<b>{text(growth(law))}: ten times the input, {times(law.tenfold)} the cost</b> ({text(describe(law))})"
 
 
 def _plot(points: Sequence[Point], size: Callable[[Point], int], metric: str, unit: str, law: Fit) -> str:
@@ -173,7 +181,7 @@ def _plot(points: Sequence[Point], size: Callable[[Point], int], metric: str, un
     sizes = [float(size(point)) for point in known]
     costs = [max(point.cost_mean, 1.0) for point in known] + [float(point.cost_max) for point in known]
     ahead = [(sizes[-1], costs[len(known) - 1])] if law.is_found else []
-    ahead += [(10 * n, cost * law.tenfold) for n, cost in ahead]
+    ahead += [(law.fixed + 10 * (n - law.fixed), cost * law.tenfold) for n, cost in ahead]
     xs = _Axis(sizes + [n for n, _ in ahead], _LEFT, _WIDTH - _RIGHT)
     costs += [cost for _, cost in ahead]
     ys = _Axis(costs, _HEIGHT - _BOTTOM, _TOP)

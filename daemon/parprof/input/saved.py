@@ -96,6 +96,8 @@ def _fit(found: Fit, metric: str) -> dict[str, Any]:
     out: dict[str, Any] = {"metric": metric, "model": found.model or None, "r2": _rounded(found.r2)}
     if not found.is_found:
         out["reason"] = found.reason
+        if found.factor:
+            out["factor"] = _rounded(found.factor)
         return out
     error = found.exponent_error
     out["error"] = _rounded(found.error)
@@ -104,6 +106,7 @@ def _fit(found: Fit, metric: str) -> dict[str, Any]:
     out["sizes"] = found.n_sizes
     out["range"] = [found.smallest, found.largest]
     out["tenfold"] = _rounded(found.tenfold)
+    out["fixed"] = _rounded(found.fixed)
     return out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from parprof.input.answer import Line, advice, coverage, full_name
+from parprof.input.answer import Line, advice, beyond, coverage, full_name
 from parprof.input.fit import Fit
 from parprof.input.model import BLOCKS, InputProfile, Point
 from parprof.untrusted import printable
@@ -94,7 +94,7 @@ def describe(law: Fit) -> str:
     """A law in words: ``n^2, r2 1.00; slope 1.98 +- 0.03 at the larger sizes``."""
     if not law.is_found:
         return f"no model ({law.reason})"
-    out = f"{law.model}, r2 {law.r2:.2f}"
+    out = f"{law.model}{beyond(law)}, r2 {law.r2:.2f}"
     if math.isfinite(law.exponent_error):
         out += f"; slope {law.exponent:.2f} +- {law.exponent_error:.2f} at the larger sizes"
     return out
