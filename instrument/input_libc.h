@@ -633,10 +633,65 @@ HOOK char *strchr(const char *text, int byte)
     }
 
 READS_ALL(char *, strrchr, (const char *text, int byte), (text, byte))
-READS_ALL(char *, strstr, (const char *text, const char *wanted), (text, wanted))
-READS_ALL(long, strtol, (const char *restrict text, char **restrict end, int base), (text, end, base))
-READS_ALL(double, strtod, (const char *restrict text, char **restrict end), (text, end))
-READS_ALL(int, atoi, (const char *text), (text))
+
+WRAPPED(strstr);
+HOOK char *strstr(const char *text, const char *wanted)
+{
+    char *found = REAL(strstr)(text, wanted);
+
+    if (reading_thread()) {
+        size_t length = length_of(wanted);
+
+        reads(wanted, length + 1);
+        reads(text, found ? (size_t)(found - text) + length : length_of(text) + 1);
+    }
+    return found;
+}
+
+/* As far as the number goes, and the byte that ends it: there may be a whole file behind it. */
+#define READS_NUMBER(type, name, parameters, arguments) \
+    WRAPPED(name);                                      \
+    HOOK type name parameters                           \
+    {                                                   \
+        char *stop = (char *)text;                      \
+        type number = REAL(name) arguments;             \
+                                                        \
+        if (reading_thread())                           \
+            reads(text, (size_t)(stop - text) + 1);     \
+        if (end)                                        \
+            *end = stop;                                \
+        return number;                                  \
+    }
+
+#define READS_INTEGER(type, name) \
+    READS_NUMBER(type, name, (const char *restrict text, char **restrict end, int base), (text, &stop, base))
+#define READS_REAL(type, name) \
+    READS_NUMBER(type, name, (const char *restrict text, char **restrict end), (text, &stop))
+
+READS_INTEGER(long, strtol)
+READS_INTEGER(unsigned long, strtoul)
+READS_INTEGER(long long, strtoll)
+READS_INTEGER(unsigned long long, strtoull)
+READS_REAL(double, strtod)
+READS_REAL(float, strtof)
+
+/* These tell nobody where the number ends. */
+#define READS_NUMBER_ALONE(type, name, by, arguments) \
+    WRAPPED(name);                                    \
+    HOOK type name(const char *text)                  \
+    {                                                 \
+        char *stop = (char *)text;                    \
+                                                      \
+        if (reading_thread()) {                       \
+            (void)REAL(by) arguments;                 \
+            reads(text, (size_t)(stop - text) + 1);   \
+        }                                             \
+        return REAL(name)(text);                      \
+    }
+
+READS_NUMBER_ALONE(int, atoi, strtol, (text, &stop, 10))
+READS_NUMBER_ALONE(long, atol, strtol, (text, &stop, 10))
+READS_NUMBER_ALONE(double, atof, strtod, (text, &stop))
 
 WRAPPED(strcpy);
 WITHIN char *our_strcpy(char *restrict to, const char *restrict from)

@@ -219,6 +219,39 @@ def test_wide_vectors_are_read_and_written(build: Any, how: str, tmp_path: Path)
     assert [one["trms"] for one in points(found, "filled")] == [0]
 
 
+NUMBERS = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#define ROUTINE __attribute__((noinline)) long
+static char text[64000];
+ROUTINE by_strtol(int n) { char *at = text; long sum = 0; while (n--) sum += strtol(at, &at, 10); return sum; }
+ROUTINE by_strtod(int n) { char *at = text; long sum = 0; while (n--) sum += strtod(at, &at); return sum; }
+ROUTINE by_atoi(int n) { char *at = text; long sum = 0; while (n--) { sum += atoi(at); at += 8; } return sum; }
+ROUTINE by_strstr(int n) { char *at = text; while (n--) at = strstr(at, " ") + 1; return at - text; }
+int main(void)
+{
+    for (int i = 0; i < 7900; i++) memcpy(text + 8 * i, "1234567 ", 8);
+    long sum = 0;
+    for (int n = 100; n <= 800; n += 100) sum += by_strtol(n) + by_strtod(n) + by_atoi(n) + by_strstr(n);
+    printf("%ld\\n", sum);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how", BUILDS)
+def test_of_a_text_is_read_what_is_looked_at(build: Any, how: str, tmp_path: Path) -> None:
+    """Numbers of eight bytes, one after the other, in front of a text of 64,000."""
+    source = tmp_path / "numbers.c"
+    source.write_text(NUMBERS)
+    found = measure(build(source, how, "-O2", "-w"))
+    for name in ("by_strtol", "by_strtod", "by_atoi", "by_strstr"):
+        worst = max(points(found, name), key=lambda point: point["trms"])
+        assert 799 <= worst["trms"] <= 806, name
+        assert worst["cost_max"] < 100_000, name  # the whole text at each call were 400,000
+
+
 APPENDS = """
 #include <string.h>
 #define ROUTINE __attribute__((noinline)) void
