@@ -248,7 +248,7 @@ def test_of_a_text_is_read_what_is_looked_at(build: Any, how: str, tmp_path: Pat
     found = measure(build(source, how, "-O2", "-w"))
     for name in ("by_strtol", "by_strtod", "by_atoi", "by_strstr"):
         worst = max(points(found, name), key=lambda point: point["trms"])
-        assert 799 <= worst["trms"] <= 806, name
+        assert 799 <= worst["trms"] <= 830, name  # libc reads tables of its own, which Valgrind sees
         assert worst["cost_max"] < 100_000, name  # the whole text at each call were 400,000
 
 
