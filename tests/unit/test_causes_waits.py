@@ -468,7 +468,10 @@ def test_what_runs_between_regions_is_serial_though_the_team_still_seems_to_work
     """Regions of 0.2 ms: who spins behind one counts as at work until a sample finds it there."""
     rows = [row("main; residual", by_itself, 1, 1), row("main; residual", 100 - by_itself, CORES, 1)]
     rows.append(row("libgomp_worker; gomp_barrier", spin=80, tid=2))
-    causes = found(*rows, *balanced("main; sweep", 100), runtime="libgomp")
+    team = balanced("main; sweep", 100)
+    for one in team:
+        one.physical = one.path[-1:]
+    causes = found(*rows, *team, runtime="libgomp")
     assert first(causes) == (kind, "residual")
 
 

@@ -224,11 +224,18 @@ def _least_alone(site: LossSite, setting: Setting) -> float:
         return ALONE
     # a thread that spins counts as working until a sample finds it there
     spins = setting.total.spin_ns > _SPINS * setting.total.work_ns
-    if setting.is_openmp and site.region is None and spins:  # between its regions a team has nothing to do
-        return _BETWEEN_REGIONS
+    if setting.is_openmp and spins and site.region is None and not _is_in_regions_too(site):
+        return _BETWEEN_REGIONS  # where a team has nothing to do
     # where it is known how threads wait, others that worked for a moment are no reason to doubt it
     knows_waits = site.region is None and setting.total[WAIT] > 0
     return MOSTLY if knows_waits or (spins and not setting.is_openmp) else ALONE
+
+
+def _is_in_regions_too(site: LossSite) -> bool:
+    """Whether a team runs the same function: then it may be a region here, too, as where stacks are looked at as they
+    were and nothing tells what the main thread's are."""
+    here = site.place.procedure
+    return any(place.procedure == here and place.all.within_region_ns for place in site.place.root.walk())
 
 
 def _one_in_the_way(who: str, by_itself: float) -> Diagnosis:
