@@ -70,6 +70,6 @@ def test_a_stall_is_told_with_its_time_and_its_call() -> None:
         if program.name.endswith(("_read", "_sleep"))
     }
     assert told == {
-        "openmp_read": "nobody works for 0.38 s (of 0.58) while this waits for a pipe (read)",
-        "threads_sleep": "nobody works for 0.30 s (of 0.63) while this waits for time to pass (nanosleep)",
+        "openmp_read": "nobody works for 0.38 s (of 0.53) while this waits for a pipe (read)",
+        "threads_sleep": "nobody works for 0.30 s (of 0.60) while this waits for time to pass (nanosleep)",
     }
