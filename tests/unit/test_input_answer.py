@@ -45,6 +45,17 @@ def test_the_advice_names_the_steep_one_not_the_dear_one() -> None:
     assert text.endswith("33 % of its input came from other threads")
 
 
+def test_a_steep_one_that_will_be_small_beside_another_one_is_not_the_first() -> None:
+    """A sort's leaves: n log n, up to where merges begin, which cost 20 times as much."""
+    found = lines(make(merge=(3000, 1), leaves=(4, 1.6)))
+    by_name = {one.routine.identity.name: one for one in found}
+    assert by_name["leaves"].law.tenfold > 20 and by_name["leaves"].cost_percent > 1
+    text = advice(found)
+    assert text.startswith(
+        "merge (book.c:90) grows as n (7 sizes, 10 to 640): 10 x the input will take 10 x as long"
+    )
+
+
 def test_a_steep_law_whose_slope_is_not_known_is_no_advice() -> None:
     """SQLite's, that begins a transaction: 1,501 calls of one size, and four others (n^3.9, "7783 x as long")."""
     profile = make(scan=(500, 1))

@@ -15,6 +15,8 @@ from parprof.values import dataclass
 
 MIN_PERCENT = 1.0
 """Routines that cost less of the whole, with what they call, are not worth advice."""
+_CONSIDERABLE = 1 / 3
+"""Of what the dearest routine takes at ten times the input."""
 _STEEP = 11.0
 """Ten times the input takes more than so many times as long: worse than linear."""
 _SURE = 0.95
@@ -161,16 +163,25 @@ def full_name(identity: RoutineName) -> str:
 def hurts_first(found: list[Line]) -> Line | None:
     """The routine that will take the largest part of the time at ten times its input; None where no law is known.
 
-    Its own cost grows by its law. A routine that spends all in what it calls is named only where none does work itself.
+    Its own cost grows by its law. One that grows worse than its input is named first if it then takes a considerable
+    part of what the dearest one does: that will be more with each further step. A routine that spends all in what it
+    calls is named only where none does work itself.
     """
     known = [line for line in found if _is_sure(line)]
     steep = [line for line in known if line.law.tenfold > _STEEP]
     own = [line for line in steep if line.cost_percent >= MIN_PERCENT]
+    dearest = max(known, key=_then, default=None)
     if own:
-        return max(own, key=lambda line: line.cost_percent * line.law.tenfold)
+        steepest = max(own, key=_then)
+        return steepest if dearest is None or _then(steepest) >= _CONSIDERABLE * _then(dearest) else dearest
     if steep:
         return max(steep, key=lambda line: line.inclusive_percent * line.law.tenfold)
-    return max(known, key=lambda line: line.cost_percent * line.law.tenfold, default=None)
+    return dearest
+
+
+def _then(line: Line) -> float:
+    """Its own cost at ten times its input, in percent of all that there is today."""
+    return line.cost_percent * line.law.tenfold
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +272,7 @@ def _advice(found: list[Line]) -> str:
         f"10 x the input will take {times(law.tenfold)} as long"
     )
     unknown = costly_unknown(found)
-    if law.tenfold <= _STEEP:
+    if not any(_is_sure(one) and one.law.tenfold > _STEEP for one in found):
         what = "no routine whose growth is known" if unknown else "nothing"
         out = f"{what} grows worse than its input; {out}"
     kinds = [(line.thread_percent, "other threads"), (line.external_percent, "system calls")]
