@@ -13,7 +13,7 @@ from parprof.causes.diagnosis import Diagnosis, Kind, Setting, Test
 from parprof.causes.evidence import Tally
 from parprof.causes.locks import lock, lock_diagnosis
 from parprof.causes.machine import machine, too_many_threads
-from parprof.causes.processes import busiest_process, lone_process, lone_rank
+from parprof.causes.processes import busiest_process, in_turn, lone_process, lone_rank
 from parprof.causes.shares import (
     MOSTLY,
     comes_one_at_a_time,
@@ -185,12 +185,7 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
             return None
     processes = many_processes(site.tally)
     if processes > 1 and not is_single(site.tally, setting.cores):
-        return Diagnosis(
-            Kind.SERIAL,
-            f"{processes} processes run it one after the other",
-            "run several of them at a time (make -j, xargs -P)",
-            is_in_turn=True,
-        )
+        return in_turn(processes)
     if is_one:
         share = f"{100 * share_of_first(site.tally):.0f} % of the work"
         return Diagnosis(

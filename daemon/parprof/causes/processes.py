@@ -6,8 +6,8 @@ from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.evidence import Place, Tally
 from parprof.causes.ownership import Owner
 from parprof.causes.shares import MOSTLY, many_processes
-from parprof.causes.sites import LossSite, alone, is_single, knows_threads
-from parprof.metrics import STOLEN, Metrics
+from parprof.causes.sites import LossSite, alone, idle_ns, is_single, knows_threads
+from parprof.metrics import Metrics
 
 _MOST = 0.6
 """Of the idleness at a place: who has so much of it is the one to name."""
@@ -21,6 +21,16 @@ _WAITED = 0.1
 """Of the work at a place: so long at least the others spin, if they wait for that."""
 
 
+def in_turn(processes: int) -> Diagnosis:
+    """Of so many that run something one after the other."""
+    return Diagnosis(
+        Kind.SERIAL,
+        f"{processes:,} processes run it one after the other",
+        "run several of them at a time (make -j, xargs -P)",
+        is_in_turn=True,
+    )
+
+
 def lone_process(site: LossSite, setting: Setting) -> Diagnosis | None:
     """One process works alone for long, and has most of the idleness: the parent of a pool that makes what the others
     work on, or the longest piece of a job, begun last."""
@@ -28,12 +38,9 @@ def lone_process(site: LossSite, setting: Setting) -> Diagnosis | None:
     if not knows_threads(tally) or (several := many_processes(tally)) < 2:
         return None
     by_process = metrics_of_processes(tally)
-    first = max(by_process, key=lambda pid: _idle_ns(by_process[pid]))
+    first = max(by_process, key=lambda pid: idle_ns(by_process[pid]))
     mine = by_process[first]
-    if (
-        _idle_ns(mine) < _MOST * sum(map(_idle_ns, by_process.values()))
-        or alone(mine, setting.cores) < _ALONE
-    ):
+    if idle_ns(mine) < _MOST * sum(map(idle_ns, by_process.values())) or alone(mine, setting.cores) < _ALONE:
         return None
     useful_ns = sum(map(_useful_ns, by_process.values()))  # who waits for messages does work that is overhead
     share = 100 * _useful_ns(mine) / useful_ns if useful_ns else 0.0
@@ -113,7 +120,3 @@ def _useful_ns(metrics: Metrics) -> float:
 
 def _cpu_ns(metrics: Metrics) -> float:
     return metrics.work_ns + metrics.spin_ns
-
-
-def _idle_ns(metrics: Metrics) -> float:
-    return metrics.idleness_ns + metrics[STOLEN]

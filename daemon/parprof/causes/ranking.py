@@ -17,7 +17,16 @@ from parprof.causes.ownership import Owner
 from parprof.causes.processes import ranks_of
 from parprof.causes.ranks import TOGETHER, is_one_rank, waiting_rank
 from parprof.causes.shares import program_is_serial
-from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns, together
+from parprof.causes.sites import (
+    LossSite,
+    SiteSearch,
+    effort_ns,
+    is_counted,
+    is_single,
+    lost_ns,
+    sample_ns,
+    together,
+)
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
 from parprof.causes.tools import is_of_brief, of_tools
 from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits, thread_waits, tidies_up
@@ -465,6 +474,6 @@ def interval_percent(part: Metrics, total: Metrics, cores: int) -> tuple[float, 
         return 0.0, 0.0
     if not total.samples:  # all of it is counted
         return (100 * lost_ns(part) / whole,) * 2
-    step = cores * (total.work_ns + total.spin_ns) / total.samples
+    step = cores * sample_ns(total)
     low, high = share_interval(lost_ns(part), whole, step, step)
     return 100 * low, 100 * high

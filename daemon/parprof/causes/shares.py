@@ -13,13 +13,15 @@ from parprof.causes.sites import (
     LossSite,
     all_alone,
     alone,
+    idle_ns,
     is_single,
     knows_threads,
+    sample_ns,
     share_of_first,
     workers,
 )
 from parprof.causes.waiting import waits_around
-from parprof.metrics import SAMPLES, STOLEN, WAIT, Metric, Metrics
+from parprof.metrics import SAMPLES, WAIT, Metric, Metrics
 
 _ALL_ALONE = 0.995
 _CLEARLY_UNEQUAL = 1.8
@@ -117,9 +119,9 @@ def may_be_chance(tally: Tally, cores: int, total: Metrics) -> bool:
     first, others = _shares(tally, cores)
     if not total.samples or not first or not others:
         return False
-    sample_ns = (total.work_ns + total.spin_ns) / total.samples
-    mean = max(sum(others) / len(others), sample_ns / len(others))
-    spread = math.sqrt(sample_ns / first + sample_ns / (mean * len(others)))
+    step_ns = sample_ns(total)
+    mean = max(sum(others) / len(others), step_ns / len(others))
+    spread = math.sqrt(step_ns / first + step_ns / (mean * len(others)))
     least = NormalDist().inv_cdf(1 - 0.025 / (1 + len(others)))
     return math.log(max(first / mean, 1.0)) < least * spread
 
@@ -131,9 +133,9 @@ def pieces_may_be_equal(works_ns: Sequence[float], total: Metrics) -> bool:
     """
     if not total.samples:
         return False
-    sample_ns = (total.work_ns + total.spin_ns) / total.samples
+    step_ns = sample_ns(total)
     mean = sum(works_ns) / len(works_ns)
-    dispersion = sum((each - mean) ** 2 for each in works_ns) / (mean * sample_ns)
+    dispersion = sum((each - mean) ** 2 for each in works_ns) / (mean * step_ns)
     freedom = len(works_ns) - 1
     return dispersion < freedom + NormalDist().inv_cdf(0.95) * math.sqrt(2 * freedom)
 
@@ -164,24 +166,20 @@ def shares_explain(tally: Tally, cores: int) -> bool:
     """
     if not knows_threads(tally) or imbalance_ratio(tally, cores) < _CLEARLY_UNEQUAL:
         return False
-    return 0.5 * tally.metrics.idleness_ns <= _more_ns(tally, cores) <= 2.0 * _idle_ns(tally)
+    return 0.5 * tally.metrics.idleness_ns <= _more_ns(tally, cores) <= 2.0 * idle_ns(tally.metrics)
 
 
 def shares_match(tally: Tally, cores: int) -> bool:
     """The same of shares that are less unequal, but explain nearly all of it, and no more."""
     if not knows_threads(tally) or imbalance_ratio(tally, cores) < _UNEQUAL:
         return False
-    return _MATCH * tally.metrics.idleness_ns <= _more_ns(tally, cores) <= _idle_ns(tally) / _MATCH
+    return _MATCH * tally.metrics.idleness_ns <= _more_ns(tally, cores) <= idle_ns(tally.metrics) / _MATCH
 
 
 def _more_ns(tally: Tally, cores: int) -> float:
     """How much more the busiest thread had to do than each of the others, all in all."""
     works = sorted((metrics.work_ns for metrics in tally.threads.values()), reverse=True)[:cores]
     return sum(works[0] - each for each in works) + works[0] * (cores - len(works)) if works else 0.0
-
-
-def _idle_ns(tally: Tally) -> float:
-    return tally.metrics.idleness_ns + tally.metrics[STOLEN]
 
 
 def program_is_serial(whole: Tally, cores: int) -> bool:

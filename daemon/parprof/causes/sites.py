@@ -84,7 +84,22 @@ def effort_ns(metrics: Metrics) -> float:
 def alone(metrics: Metrics, cores: int) -> float:
     """How far threads worked alone, 0 to 1: 1 where no other one ever worked, 0 where all cores were busy."""
     most = metrics.work_ns * (cores - 1)
-    return min((metrics.idleness_ns + metrics[STOLEN]) / most, 1.0) if most else 0.0
+    return min(idle_ns(metrics) / most, 1.0) if most else 0.0
+
+
+def idle_ns(metrics: Metrics) -> float:
+    """Core time that a thread's work did not fill, whoever had the cores."""
+    return metrics.idleness_ns + metrics[STOLEN]
+
+
+def sample_ns(total: Metrics) -> float:
+    """For how much of a thread's time one sample stands. ``total``: of a program that has samples."""
+    return (total.work_ns + total.spin_ns) / total.samples
+
+
+def mostly_spins(metrics: Metrics, cores: int) -> bool:
+    """Whether it is by spinning, not by sleep, that threads waited while nobody worked."""
+    return metrics.spin_ns * cores >= 0.5 * metrics.stall_ns
 
 
 def share_of_first(tally: Tally) -> float:
@@ -302,7 +317,7 @@ class SiteSearch:
         """Whether its parts lose in different ways, some of them nothing."""
         parts = [kid.all for kid in place.children.values()]
         own = place.own.metrics
-        merely_spins = not own.work_ns and own.spin_ns * self._cores >= 0.5 * own.stall_ns > 0
+        merely_spins = not own.work_ns and own.stall_ns > 0 and mostly_spins(own, self._cores)
         if own and not merely_spins:  # for what the other parts do: that is no way of its own to lose
             parts.append(place.own)
         least = max(_CONSIDERABLE_SHARE * effort_ns(place.all.metrics), 1.0)

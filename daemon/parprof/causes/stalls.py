@@ -11,7 +11,7 @@ from parprof.causes.evidence import Tally
 from parprof.causes.machine import BUSY_MACHINE, away_ns
 from parprof.causes.ownership import is_of_stripped
 from parprof.causes.shares import leading
-from parprof.causes.sites import LossSite, lost_ns, unused_ns
+from parprof.causes.sites import LossSite, lost_ns, mostly_spins, unused_ns
 from parprof.causes.upstream import writer
 from parprof.causes.waiting import is_lock
 from parprof.metrics import STALL, Metrics
@@ -126,7 +126,7 @@ def spun_ns(site: LossSite, setting: Setting) -> float:
 
 def _is_spun(function: str, metrics: Metrics, setting: Setting) -> bool:
     """Whether threads did not sleep in a function, or in what it called, while nobody worked."""
-    return not _WAIT.match(function) and metrics.spin_ns * setting.cores >= 0.5 * metrics.stall_ns
+    return not _WAIT.match(function) and mostly_spins(metrics, setting.cores)
 
 
 def _other_end(site: LossSite, setting: Setting) -> tuple[str, str] | None:

@@ -14,7 +14,7 @@ from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.evidence import Tally
 from parprof.causes.locks import lock
 from parprof.causes.ownership import is_of_stripped
-from parprof.causes.processes import metrics_of_processes, name_of
+from parprof.causes.processes import in_turn, metrics_of_processes, name_of
 from parprof.causes.shares import MOSTLY
 from parprof.causes.sites import LossSite, alone, workers
 from parprof.values import dataclass
@@ -83,12 +83,7 @@ def brief_processes(site: LossSite, setting: Setting) -> Diagnosis | None:
     several = _processes_of(_busiest(tally), setting)
     by_itself = alone(tally.metrics, setting.cores)
     if by_itself >= MOSTLY:
-        return Diagnosis(
-            Kind.SERIAL,
-            f"{several:,} processes run it one after the other",
-            "run several of them at a time (make -j, xargs -P)",
-            is_in_turn=True,
-        )
+        return in_turn(several)
     return Diagnosis(
         Kind.IMBALANCE,
         f"{several:,} processes run it, {100 * by_itself:.0f} % of that time one alone",

@@ -168,12 +168,14 @@ def hurts_first(found: list[Line]) -> Line | None:
     calls is named only where none does work itself.
     """
     known = [line for line in found if _is_sure(line)]
+    if not known:
+        return None
+    dearest = max(known, key=_then)
     steep = [line for line in known if line.law.tenfold > _STEEP]
     own = [line for line in steep if line.cost_percent >= MIN_PERCENT]
-    dearest = max(known, key=_then, default=None)
     if own:
         steepest = max(own, key=_then)
-        return steepest if dearest is None or _then(steepest) >= _CONSIDERABLE * _then(dearest) else dearest
+        return steepest if _then(steepest) >= _CONSIDERABLE * _then(dearest) else dearest
     if steep:
         return max(steep, key=lambda line: line.inclusive_percent * line.law.tenfold)
     return dearest
