@@ -149,13 +149,6 @@ static __always_inline u64 mix(u64 hash, u64 value)
 	return hash ^ hash >> 32;
 }
 
-/* Whether it is the turn of one of `runs` + 1, a power of two; not each time after as many, as what comes by turns of two
- * or four would then always be met in the same one. */
-static __always_inline int is_drawn(u64 number, u64 runs)
-{
-	return !(mix(0x9e3779b97f4a7c15ULL, number) & runs);
-}
-
 #ifdef PID_NAMESPACE
 #define NAMESPACE_STEPS 4
 

@@ -192,8 +192,15 @@ static __always_inline struct walk *edge_walk(void)
 }
 
 #define WALKED_FIRST 32	/* so often a place is walked before it counts as known */
-#define KNOWN_RUNS 63	/* after that, one creation in 64 is walked */
-#define RARE_NS 10000000	/* and each that comes so long after the last walk: what is rare costs little to walk */
+#define KNOWN_RUNS 63	/* after that, once in 64 times */
+#define RARE_NS 10000000	/* and each time that is so long after the last walk: what is rare costs little to walk */
+
+/* Whether a place where threads create work or wait is to be walked again: one that was met `hits` times, and walked last so
+ * long ago. Not after so many times each, but by chance: what comes by turns of two or four would always be met in one. */
+static __always_inline int is_due(u64 hits, u64 since_ns)
+{
+	return hits <= WALKED_FIRST || !(mix(0x9e3779b97f4a7c15ULL, hits) & KNOWN_RUNS) || since_ns > RARE_NS;
+}
 
 /* The walked stack becomes known: another creation from the same place need not be walked. */
 static __always_inline void know_creation(struct walk *w)
@@ -219,8 +226,7 @@ static __always_inline u64 known_stack(struct walk *w, int may_walk)
 
 	if (!known)
 		return 0;
-	if (may_walk && (++known->hits <= WALKED_FIRST || is_drawn(known->hits, KNOWN_RUNS) ||
-			 w->begun_ns - known->walked_ns > RARE_NS))
+	if (may_walk && is_due(++known->hits, w->begun_ns - known->walked_ns))
 		return 0;
 	stack = known->stack;
 	return sent_stacks.lookup(&stack) ? stack : 0;	/* else Python has forgotten it */

@@ -6,10 +6,8 @@
  * nor one too rare among short ones. What that takes is held to the budget (COST_WAIT, cut off before switches are).
  */
 #define WAIT_WORDS 32	/* of the stack that a place is known by */
-#define FURTHER_WINDOWS 3	/* times as many more words, in threads that go to sleep less often than */
-#define FURTHER_WAITS_NS 1000000	/* every: then 1 us for each is not much */
-#define WAITS_WALKED_FIRST 32	/* so often a place is walked before it counts as known */
-#define WAITS_KNOWN_RUNS 63	/* after that, one wait in 64 is walked */
+#define FURTHER_WINDOWS 3	/* so many times as many words more */
+#define FURTHER_WAITS_NS 1000000	/* where a thread has not gone to sleep for so long: beside that 1 us is not much */
 #define TASK_STOPPED_OR_TRACED 0xc
 #define WAIT_WALK_NS 2000000ULL	/* a thread is not walked more often than that where there is no time for it */
 
@@ -246,8 +244,7 @@ static __always_inline int is_to_be_walked(struct thread *t, struct process *p, 
 		return affords_walk(p);
 	place_wait(t, user, kernel);
 	known->hits++;
-	return affords_walk(p) && (known->hits <= WAITS_WALKED_FIRST || is_drawn(known->hits, WAITS_KNOWN_RUNS) ||
-				   t->wait_since_ns - known->walked_ns > RARE_NS);
+	return affords_walk(p) && is_due(known->hits, t->wait_since_ns - known->walked_ns);
 }
 
 /* The current thread goes to sleep. The last that its program does: it may go on in the unwinder. */
