@@ -649,24 +649,26 @@ HOOK char *strstr(const char *text, const char *wanted)
 }
 
 /* As far as the number goes, and the byte that ends it: there may be a whole file behind it. */
-#define READS_NUMBER(type, name, parameters, arguments) \
-    WRAPPED(name);                                      \
-    HOOK type name parameters                           \
-    {                                                   \
-        char *stop = (char *)text;                      \
-        type number = REAL(name) arguments;             \
-                                                        \
-        if (reading_thread())                           \
-            reads(text, (size_t)(stop - text) + 1);     \
-        if (end)                                        \
-            *end = stop;                                \
-        return number;                                  \
-    }
+#define READS_NUMBER(type, name, parameters, given, arguments) \
+    WRAPPED(name);                                             \
+    WITHIN type our_##name parameters                          \
+    {                                                          \
+        char *stop = (char *)text;                             \
+        type number = REAL(name) arguments;                    \
+                                                               \
+        reads(text, (size_t)(stop - text) + 1);                \
+        if (end)                                               \
+            *end = stop;                                       \
+        return number;                                         \
+    }                                                          \
+                                                               \
+    HOOK type name parameters { return our_##name given; }
 
-#define READS_INTEGER(type, name) \
-    READS_NUMBER(type, name, (const char *restrict text, char **restrict end, int base), (text, &stop, base))
+#define READS_INTEGER(type, name)                                                                               \
+    READS_NUMBER(type, name, (const char *restrict text, char **restrict end, int base), (text, end, base),     \
+                 (text, &stop, base))
 #define READS_REAL(type, name) \
-    READS_NUMBER(type, name, (const char *restrict text, char **restrict end), (text, &stop))
+    READS_NUMBER(type, name, (const char *restrict text, char **restrict end), (text, end), (text, &stop))
 
 READS_INTEGER(long, strtol)
 READS_INTEGER(unsigned long, strtoul)
@@ -675,23 +677,9 @@ READS_INTEGER(unsigned long long, strtoull)
 READS_REAL(double, strtod)
 READS_REAL(float, strtof)
 
-/* These tell nobody where the number ends. */
-#define READS_NUMBER_ALONE(type, name, by, arguments) \
-    WRAPPED(name);                                    \
-    HOOK type name(const char *text)                  \
-    {                                                 \
-        char *stop = (char *)text;                    \
-                                                      \
-        if (reading_thread()) {                       \
-            (void)REAL(by) arguments;                 \
-            reads(text, (size_t)(stop - text) + 1);   \
-        }                                             \
-        return REAL(name)(text);                      \
-    }
-
-READS_NUMBER_ALONE(int, atoi, strtol, (text, &stop, 10))
-READS_NUMBER_ALONE(long, atol, strtol, (text, &stop, 10))
-READS_NUMBER_ALONE(double, atof, strtod, (text, &stop))
+HOOK int atoi(const char *text) { return (int)our_strtol(text, NULL, 10); }
+HOOK long atol(const char *text) { return our_strtol(text, NULL, 10); }
+HOOK double atof(const char *text) { return our_strtod(text, NULL); }
 
 WRAPPED(strcpy);
 WITHIN char *our_strcpy(char *restrict to, const char *restrict from)
