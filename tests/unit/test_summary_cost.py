@@ -19,6 +19,14 @@ def cost_line(**extra: str) -> str:
     return next(fact.text for fact in found if fact.label == "cost")
 
 
+def test_the_shares_of_kinds_add_up_to_that_of_all() -> None:
+    """A short program that tasks hold up: what it paid is nearly all that it used."""
+    paid = {"probes": 0.6e9, "samples": 0.2e9, "timer": 0.1e9}
+    shares = cost_shares(paid, 1e9)
+    assert sum(map(float, shares.values())) == pytest.approx(percent_of_rest(0.9e9, 1e9), abs=0.01)
+    assert float(shares["cost_probes_percent"]) == pytest.approx(600, abs=0.01)
+
+
 def test_kinds_dearest_first_and_the_budget() -> None:
     line = cost_line(
         cost_timer_percent="0.93", cost_probes_percent="1.37", cost_locks_percent="0.001", cost_budget_percent="1"

@@ -31,9 +31,11 @@ def with_spun(paid_ns: Mapping[str, float], spin_ns: float, cores: int) -> dict[
 
 
 def cost_shares(paid_ns: Mapping[str, float], cpu_ns: float) -> dict[str, str]:
-    """The share of each kind that there was, for `Profile.extra`."""
+    """The part that each kind has in the percentage of all of them, for `Profile.extra`."""
+    all_ns = sum(paid_ns.values())
+    all_percent = percent_of_rest(all_ns, cpu_ns)
     return {
-        f"cost_{kind.replace(' ', '_')}_percent": f"{percent_of_rest(ns, cpu_ns):.3f}"
+        f"cost_{kind.replace(' ', '_')}_percent": f"{all_percent * ns / all_ns:.3f}"
         for kind, ns in paid_ns.items()
         if ns
     }
