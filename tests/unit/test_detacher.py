@@ -251,6 +251,8 @@ def test_what_the_child_is(own: Detacher, ends: Callable[[int], Ends]) -> None:
     assert int(status["VmRSS"].split()[0]) < 12 << 10
     assert int((process / "schedstat").read_text().split()[0]) / 1e9 < 0.3, "seconds of CPU; 0.02 when quiet"
     assert set(status["Uid"].split()) == {"65534" if os.geteuid() == 0 else str(os.geteuid())}
+    if os.geteuid() == 0:
+        assert os.getpriority(os.PRIO_PROCESS, own.pid) < 0, "the target pays until it has done its work"
     ignored = int(status["SigIgn"], 16)
     assert all(ignored >> number - 1 & 1 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     assert os.getsid(own.pid) == own.pid != os.getsid(0)

@@ -13,8 +13,9 @@ descriptor: the lines behind that byte are to be written to it, one by one, once
 refused as busy is tried again for some seconds.
 
 The imports are few, and ``_socket`` is half as dear as ``socket``: this process is there for as long as the
-profiler. It becomes nobody where it is root: closing what one holds needs no privilege. Capabilities of an
-ordinary user (ambient ones) stay: taking them away needs ctypes, more than all else here.
+profiler. It is urgent: it has little to do, and the target pays for each breakpoint until that is done. It becomes
+nobody where it is root: closing what one holds needs no privilege. Capabilities of an ordinary user (ambient ones)
+stay: taking them away needs ctypes, more than all else here.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _BUSY_SECONDS, _BUSY_STEP_SECONDS = 10.0, 0.05
 _NOBODY = 65534
 _INT_BYTES = 4
 _STACK_BYTES = 128 << 10
+_URGENT = -10
+"""Nice value, as that of the thread that hands over what is to be closed (`alarms`)."""
 
 
 class Closers:
@@ -189,6 +192,13 @@ def _receive(connection: _socket.socket) -> tuple[bytes, list[int]] | None:
     return data, [int.from_bytes(raw[at : at + _INT_BYTES], sys.byteorder) for at in starts]
 
 
+def _be_urgent() -> None:
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, _URGENT)
+    except OSError:
+        pass  # not root: as urgent as any other
+
+
 def _become_nobody() -> None:
     if os.geteuid() == 0:
         try:
@@ -205,6 +215,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _be_urgent()
     _become_nobody()
     _thread.stack_size(_STACK_BYTES)
     counter = int(sys.argv[2])
