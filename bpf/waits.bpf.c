@@ -9,6 +9,8 @@
 #define FURTHER_WINDOWS 3	/* so many times as many words more */
 #define FURTHER_WAITS_NS 1000000	/* where a thread has not gone to sleep for so long: beside that 1 us is not much */
 #define TASK_STOPPED_OR_TRACED 0xc
+#define TASK_FROZEN 0x8000	/* by a control group of version 1, or as the machine is suspended; Linux 6.1 and later */
+#define JOBCTL_TRAP_FREEZE (1ULL << 23)	/* by one of version 2 */
 #define WAIT_WALK_NS 2000000ULL	/* a thread is not walked more often than that where there is no time for it */
 
 BPF_TABLE("percpu_array", u32, struct walk, wait_walks, 1);
@@ -125,6 +127,17 @@ static __always_inline void note_stop(struct thread *t)
 	t->stopped = 1;
 	if (s)
 		s->stopped_tid = t->tid;
+}
+
+/* Is the current thread frozen, as it goes to sleep in this state? */
+static __always_inline int is_frozen(u32 state)
+{
+	u64 jobctl = 0;
+
+	if (state & TASK_FROZEN)
+		return 1;
+	bpf_probe_read_kernel(&jobctl, sizeof(jobctl), (void *)bpf_get_current_task() + TASK_JOBCTL);
+	return !!(jobctl & JOBCTL_TRAP_FREEZE);
 }
 
 static __always_inline void finish_creator(struct walk *w);
@@ -274,6 +287,9 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 			t->wait_since_ns = 0;
 			return;
 		}
+	} else if (is_frozen(state)) {
+		note_stop(t);
+		t->awaits = AWAITS_THAW;
 	}
 	if (!p->waits_since_ns || (s->glimpse && s->ticks))	/* what is before a glimpse counts for nothing */
 		return;

@@ -69,6 +69,7 @@ enum awaited {
 	AWAITS_TIME = 2,	/* nothing else: it looks at no file. See polls.bpf.c */
 	AWAITS_ANSWER = 3,	/* on a connection that it has made */
 	AWAITS_PIPE = 4,	/* what another process writes, or reads: it looks at nothing but pipes */
+	AWAITS_THAW = 7,	/* that its control group goes on, or the machine. Those between are not known here */
 };
 
 /* How far it is known what a thread does where no frame of it tells. */

@@ -27,6 +27,7 @@ STACKS = {
     "__schedule schedule inet_csk_accept inet_accept do_accept __sys_accept4": WaitKind.REQUESTS,
     "__schedule schedule schedule_timeout wait_woken n_tty_read tty_read vfs_read": WaitKind.REQUESTS,
     "__schedule schedule do_signal_stop get_signal arch_do_signal_or_restart": WaitKind.STOPPED,
+    "__schedule schedule __refrigerator get_signal arch_do_signal_or_restart": WaitKind.STOPPED,
     "__schedule schedule schedule_preempt_disabled rwsem_down_write_slowpath down_write_killable ext4_file_write_iter "
     "vfs_write": WaitKind.FILE,
     "__schedule schedule schedule_preempt_disabled rwsem_down_write_slowpath down_write_killable __vm_munmap "

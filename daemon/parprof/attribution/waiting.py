@@ -11,7 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import dropwhile, islice, takewhile
 
-from parprof.model import AWAITS_ANSWER, AWAITS_DEADLOCK, AWAITS_GIL, AWAITS_LOCKED, AWAITS_PIPE, AWAITS_TIME
+from parprof.model import (
+    AWAITS_ANSWER,
+    AWAITS_DEADLOCK,
+    AWAITS_GIL,
+    AWAITS_LOCKED,
+    AWAITS_PIPE,
+    AWAITS_THAW,
+    AWAITS_TIME,
+)
 
 _FRAME = "[waits: "
 
@@ -90,11 +98,12 @@ KIND_AWAITED: Mapping[int, WaitKind] = {
     AWAITS_PIPE: WaitKind.PIPE,
     AWAITS_DEADLOCK: WaitKind.DEADLOCK,
     AWAITS_LOCKED: WaitKind.LOCKED,
+    AWAITS_THAW: WaitKind.STOPPED,
 }
 """By what is known of a wait beside the functions of the kernel."""
 
 _BY_PREFIX: tuple[tuple[WaitKind, tuple[str, ...]], ...] = (
-    (WaitKind.STOPPED, ("do_signal_stop", "ptrace_stop", "do_jobctl_trap", "ptrace_notify")),
+    (WaitKind.STOPPED, ("do_signal_stop", "ptrace_stop", "do_jobctl_trap", "ptrace_notify", "__refrigerator")),
     (
         WaitKind.REQUESTS,
         (

@@ -52,6 +52,7 @@ class KernelLayout:
     task_utask: int
     task_fsbase: int
     task_ptrace: int
+    task_jobctl: int
     utask_return_instances: int
     return_instance_stack: int
     return_instance_address: int
@@ -103,6 +104,7 @@ class KernelLayout:
             f"-DTASK_UTASK={self.task_utask}",
             f"-DTASK_FSBASE={self.task_fsbase}",
             f"-DTASK_PTRACE={self.task_ptrace}",
+            f"-DTASK_JOBCTL={self.task_jobctl}",
             f"-DUTASK_RETURN_INSTANCES={self.utask_return_instances}",
             f"-DRETURN_INSTANCE_STACK={self.return_instance_stack}",
             f"-DRETURN_INSTANCE_ADDRESS={self.return_instance_address}",
@@ -275,7 +277,7 @@ def read_layout() -> KernelLayout:
     btf = _Btf()
     task = btf.members(btf.find("task_struct", _KIND_STRUCT))
     state = task.get("__state") or task.get("state")
-    if state is None or not {"pid", "tgid", "flags", "utask", "thread", "ptrace"} <= task.keys():
+    if state is None or not {"pid", "tgid", "flags", "utask", "thread", "ptrace", "jobctl"} <= task.keys():
         raise KernelUnsupported("the kernel's BTF does not describe task_struct, or it has no uprobes")
     probed = btf.members(btf.find("uprobe_task", _KIND_STRUCT))
     instance = btf.members(btf.find("return_instance", _KIND_STRUCT))
@@ -300,6 +302,7 @@ def read_layout() -> KernelLayout:
         task_utask=task["utask"][0] // 8,
         task_fsbase=(task["thread"][0] + thread["fsbase"][0]) // 8,
         task_ptrace=task["ptrace"][0] // 8,
+        task_jobctl=task["jobctl"][0] // 8,
         utask_return_instances=probed["return_instances"][0] // 8,
         return_instance_stack=instance["stack"][0] // 8,
         return_instance_address=instance["orig_ret_vaddr"][0] // 8,
