@@ -297,6 +297,38 @@ def test_interrupting_ends_the_count_and_not_the_program() -> None:
         process.kill()
 
 
+EARLY = """
+#include <unistd.h>
+void early(void);
+__asm__(".globl early\\n.type early, @function\\nearly: push %rbx\\npop %rbx\\nret\\n.size early, . - early\\n");
+int main(void)
+{
+	while (*(volatile unsigned char *)early != 0xcc)	/* a breakpoint: it is probed */
+		usleep(100);
+	for (int i = 0; i < 53; i++)
+		early();
+	for (;;)
+		pause();
+}
+"""
+
+
+def test_calls_during_the_look_count(tmp_path: Path) -> None:
+    """Which come right after the probes, and never again."""
+    source, program, out = tmp_path / "early.c", tmp_path / "early", tmp_path / "calls.json"
+    source.write_text(EARLY)
+    subprocess.run(["gcc", "-O2", "-g", "-rdynamic", source, "-o", program], check=True)
+    with subprocess.Popen([program]) as process:
+        try:
+            done = parprof("calls", process.pid, "-f", "early", "-d", "1", "--json", "-o", out)
+        finally:
+            process.kill()
+    assert done.returncode == 0, done.stderr
+    loaded = result_of(out)
+    assert [row["calls"] for row in loaded["routines"]] == [53]
+    assert [arc["sequential"]["count"] for arc in loaded["arcs"]] == [53]
+
+
 def test_a_program_that_ends_is_reported_on() -> None:
     with running("sequential") as process:
         with subprocess.Popen(

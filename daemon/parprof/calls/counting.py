@@ -298,18 +298,6 @@ class CallCounting(Closing):
                 dear += calls
         return cheap, dear
 
-    def restart(self, target: Counted) -> None:
-        """Count anew from now on, under new numbers.
-
-        Raises:
-            UsageError: too many functions are meant.
-        """
-        self.detach()
-        self.sites.clear()
-        self._placed.clear()
-        self._numbers.clear()
-        self.follow(target)
-
     def detach(self) -> None:
         """Take the probes away; what was counted stays. It does not wait."""
         for placed in self._sets.values():
