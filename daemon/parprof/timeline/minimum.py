@@ -54,10 +54,10 @@ class _Life:
 class _Machine:
     """How much of the time in which threads queue for a CPU is other programs' doing.
 
-    With r threads on n cores and q in the queue, min(n - r, q) cores are others' (or a quota withholds them). If r + q are
-    no more than n, all who queue would run. If they are more, they would take turns, and all would get on n/r times as
-    fast: each would need r/n of the time. It is in the queue for q/(r + q) of it, of which so much is withheld that the
-    rest of that and its time on a core make r/n: (n - r)(r + q)/nq.
+    With r threads on n cores and q in the queue, min(n - r, q) cores are others' (or a quota withholds them). If r + q
+    are no more than n, all who queue would run. If they are more, they would take turns, and all would get on n/r times
+    as fast: each would need r/n of the time. It is in the queue for q/(r + q) of it, of which so much is withheld that
+    the rest of that and its time on a core make r/n: (n - r)(r + q)/nq.
     """
 
     def __init__(self, cores: float) -> None:
