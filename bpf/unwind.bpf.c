@@ -368,8 +368,12 @@ static __always_inline void begin_walk(struct walk *w, struct mapping_list *list
 	w->window_start = ~0ULL << 12;	/* far from any user address */
 	w->return_instance = 0;
 	bpf_probe_read_kernel(&utask, 8, task + TASK_UTASK);
-	if (utask)
+	w->slot = 0;
+	if (utask) {
 		bpf_probe_read_kernel(&w->return_instance, 8, (void *)utask + UTASK_RETURN_INSTANCES);
+		bpf_probe_read_kernel(&w->slot, 8, (void *)utask + UTASK_SLOT);
+		bpf_probe_read_kernel(&w->stepped, 8, (void *)utask + UTASK_STEPPED);
+	}
 	next_return_instance(w);
 	w->depth = 0;
 	w->cut = 0;
@@ -412,6 +416,20 @@ static __always_inline void place_ended_thread(struct walk *w, u32 tid)
 		w->key.context = ended->context;
 }
 
+#define BREAKPOINT 0xcc
+
+/* A breakpoint has sent the thread into the kernel, which has not looked yet whose it is: the instruction behind is not
+ * the next one, but that which the breakpoint replaced. Timers wait for that very moment, in which interrupts come on
+ * again. (Other interrupts and faults of one behind an emulated push are taken for it, too: seldom, and a frame is lost.) */
+static __always_inline void step_before_breakpoint(struct walk *w, struct pt_regs *regs)
+{
+	u8 before = 0;
+
+	if (w->user_mode || (s64)entered_by(regs) >= 0 || bpf_probe_read_user(&before, 1, (void *)w->ip - 1))
+		return;
+	w->ip -= before == BREAKPOINT;
+}
+
 /* Starts the walk of the current user stack for the sample in `w->key`. */
 static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, struct walk *w, struct pt_regs *regs)
 {
@@ -438,6 +456,7 @@ static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, stru
 	}
 	bpf_probe_read_kernel(&w->bp, 8, &regs->bp);
 	bpf_probe_read_kernel(&w->r10, 8, &regs->r10);
+	step_before_breakpoint(w, regs);
 	begin_walk(w, list);
 	unwinders.call(ctx, 0);
 	return 0;

@@ -45,11 +45,23 @@ static __always_inline u64 true_return_address(struct walk *w, u64 slot, u64 fou
 	return w->return_slot == slot ? w->return_address : found;
 }
 
+#define LONGEST_INSTRUCTION 15
+
+/* From the copy of an instruction that a uprobe replaced, which the kernel has executed out of line, to the original. */
+static __always_inline u32 step_out_of_slot(struct walk *w)
+{
+	w->ip = w->stepped + (w->ip - w->slot);
+	w->exact = 1;
+	return GOING;
+}
+
 /* One step by frame pointer. */
 static __always_inline u32 step_by_frame_pointer(struct walk *w, u32 otherwise)
 {
 	u64 bp = w->bp, next_bp, ip;
 
+	if (w->slot && w->ip - w->slot <= LONGEST_INSTRUCTION && w->depth == 1)
+		return step_out_of_slot(w);
 	if (w->return_slot == w->sp - 8 && w->depth == 1) {	/* in the trampoline of a return probe */
 		w->ip = w->return_address;
 		w->exact = 1;

@@ -67,6 +67,7 @@ struct walk {
 	u64 list;	/* word << 32 | count of the process's mappings */
 	u64 generation;	/* of that list: no two lists ever share one */
 	u64 return_instance, return_slot, return_address;	/* innermost pending return probe */
+	u64 slot, stepped;	/* a copy of the instruction that a uprobe replaced, which the thread executes now; 0 = none; the original */
 	u64 period;
 	u64 amount[AMOUNT_KINDS];	/* of a WALK_AMOUNT: the bytes that its samples stand for */
 	u64 cut_sp;	/* where the frame of the work that another context created begins; ~0 = there is none */

@@ -219,6 +219,39 @@ def test_a_function_that_is_inlined_everywhere(tmp_path: Path) -> None:
     assert "509" in counted.stderr and "inlined wherever it is called" in counted.stderr
 
 
+SAME_NAME = """
+static volatile long sink;
+__attribute__((noinline)) static void paced(long x) { sink += x; }
+void PART(void) { for (long i = 0; i < CALLS; i++) paced(i); }
+"""
+
+
+@pytest.mark.parametrize("with_lines", [True, False])
+def test_two_functions_of_one_name(tmp_path: Path, with_lines: bool) -> None:
+    """Debug information tells them apart, their times too; without it they are one row, which says so."""
+    main, program, out = tmp_path / "main.c", tmp_path / "program", tmp_path / "calls.json"
+    main.write_text("void first(void), second(void); int main(void) { first(); second(); return 0; }\n")
+    objects = []
+    for part, calls in (("first", 211), ("second", 307)):
+        source, made = tmp_path / f"{part}.c", tmp_path / f"{part}.o"
+        source.write_text(SAME_NAME.replace("PART", part).replace("CALLS", str(calls)))
+        subprocess.run(["gcc", "-O2", *["-g"] * with_lines, "-c", source, "-o", made], check=True)
+        objects.append(made)
+    subprocess.run(["gcc", main, *objects, "-o", program], check=True)
+    done = parprof("calls", "--times", "--force", "-f", "paced", "--json", "-o", out, "--", program)
+    assert done.returncode == 0, done.stderr
+    loaded = result_of(out)
+    found = {
+        Path(row["file"]).name: (row["calls"], row["times"]["sequential"]["ended"])
+        for row in loaded["routines"]
+    }
+    together = [note for note in loaded["notes"] if "2 functions have this name" in note]
+    if with_lines:
+        assert found == {"first.c": (211, 211), "second.c": (307, 307)} and not together
+    else:
+        assert found == {"": (518, 518)} and together
+
+
 @pytest.mark.parametrize("words", [[], ["-f", "f"], ["1"], ["1", "-f", ""], ["1", "-f", "f", "-d", "0"],
                                    ["1", "-f", "f", "--budget", "0"], ["1", "-f", "f", "--", "x"]])  # fmt: skip
 def test_usage(words: list[str]) -> None:
@@ -262,6 +295,38 @@ def test_interrupting_ends_the_count_and_not_the_program() -> None:
         assert "none of the functions was called" in out
         assert process.poll() is None
         process.kill()
+
+
+EARLY = """
+#include <unistd.h>
+void early(void);
+__asm__(".globl early\\n.type early, @function\\nearly: push %rbx\\npop %rbx\\nret\\n.size early, . - early\\n");
+int main(void)
+{
+	while (*(volatile unsigned char *)early != 0xcc)	/* a breakpoint: it is probed */
+		usleep(100);
+	for (int i = 0; i < 53; i++)
+		early();
+	for (;;)
+		pause();
+}
+"""
+
+
+def test_calls_during_the_look_count(tmp_path: Path) -> None:
+    """Which come right after the probes, and never again."""
+    source, program, out = tmp_path / "early.c", tmp_path / "early", tmp_path / "calls.json"
+    source.write_text(EARLY)
+    subprocess.run(["gcc", "-O2", "-g", "-rdynamic", source, "-o", program], check=True)
+    with subprocess.Popen([program]) as process:
+        try:
+            done = parprof("calls", process.pid, "-f", "early", "-d", "1", "--json", "-o", out)
+        finally:
+            process.kill()
+    assert done.returncode == 0, done.stderr
+    loaded = result_of(out)
+    assert [row["calls"] for row in loaded["routines"]] == [53]
+    assert [arc["sequential"]["count"] for arc in loaded["arcs"]] == [53]
 
 
 def test_a_program_that_ends_is_reported_on() -> None:

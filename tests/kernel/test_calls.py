@@ -24,6 +24,7 @@ from parprof.commands.spawn import Child
 from parprof.kernel.call_counts import Calls, map_sizes
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Budget, Cost
+from parprof.kernel.stacks import STACK_ENDS
 from parprof.probes.prices import machine_prices
 from parprof.session.session import Session
 from parprof.session.sources import Source
@@ -52,7 +53,9 @@ class Counted:
             for calls in by_cpu.values():
                 self.by_state[name] = self.by_state.get(name, Calls()).plus(calls)
         self.lost_calls = {k: n for k, n in counting.kernel.lost().items() if k in ("calls", "callers")}
-        self.left_out = counting.kernel.statistics()["left_out_calls"]
+        statistics = counting.kernel.statistics()
+        self.left_out = statistics["left_out_calls"]
+        self.stacks = {end: statistics[f"stacks_{end}"] for end in STACK_ENDS}
 
 
 @contextmanager
@@ -127,6 +130,17 @@ def test_a_program_that_becomes_itself_anew() -> None:
     by_image = Counter({caller.image: calls.all for caller, calls in run.by_caller.items()})
     assert sorted(by_image.values()) == [127, 601] and by_image.keys() <= run.session.targets.keys()
     assert not run.counting.notes
+
+
+def test_stacks_are_whole_while_a_probed_instruction_is_executed_elsewhere() -> None:
+    """Most samples meet the thread in the breakpoint, in the kernel's copy of the instruction, or between the two."""
+    run = count([PROGRAM, "stepped"], "stepped")
+    assert run.by_state == {"stepped": Calls(20_011)}
+    assert not any(site.place.cheap for site in run.counting.sites.values())
+    total = sum(run.stacks.values())
+    assert total > 30, "what the test is about takes time"
+    # the dynamic linker, before its first report, runs code that it has only just mapped
+    assert total - run.stacks["complete"] <= 3, run.stacks
 
 
 def test_one_function_that_cannot_be_probed_spoils_no_other() -> None:

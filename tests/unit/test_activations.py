@@ -62,6 +62,15 @@ def test_each_new_frame_is_counted_under_the_stack_as_seen_from_it() -> None:
     assert together(counting.ready(2)) == {} and counting.left_out == 0
 
 
+def test_the_kernels_copy_of_a_probed_instruction_is_nobodys_call() -> None:
+    """A thread that was sent there is in the function that is probed."""
+    stacks = table(stack(0x7FFFFFFFE080, LEAF | INTERRUPTED, MIDDLE))
+    counting = Activations(stacks)
+    counting.note(0, KEY, 1, 5, 1)
+    counting.note(0, KEY, 2, 3, 1)
+    assert by_words(together(counting.ready(1)), stacks) == {(LEAF | INTERRUPTED, MIDDLE): 3}
+
+
 def test_stacks_that_end_in_the_same_callers_share_theirs() -> None:
     stacks = table(stack(LEAF, MIDDLE, OUTER))
     stacks.put(78, stack(LEAF + 8, MIDDLE, OUTER))

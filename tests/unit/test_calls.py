@@ -539,7 +539,9 @@ def resolve(places: Any) -> dict[Any, tuple[Frame, ...]]:
     return {one: (Frame(names[one[1]], "s.c", one[1] & 0xFF, 1, MODULE, address=one[1]),) for one in places}
 
 
-def made(samples: list[PathSample] | None = None, times: Times | None = None) -> CallProfile:
+def made(
+    samples: list[PathSample] | None = None, times: Times | None = None, unsampled: int = 0
+) -> CallProfile:
     sites = {
         0: counted_site(0, "f", 0x1000, timed_as=5 if times else None),
         1: counted_site(1, "f", 0x2000, knows=True),
@@ -549,7 +551,7 @@ def made(samples: list[PathSample] | None = None, times: Times | None = None) ->
         Caller(0, 0x3000, 0, 1): Calls(0, 7, 2), Caller(0, 0x2004, 0, 1): Calls(2, 0), Caller(0, 0, 0, 1): Calls(1, 0)
     }  # fmt: skip
     profile = Profile(ProcessInfo(1, "x"), 2.0, 499, samples or [], lost={"calls": 3, "callers": 4})
-    return make_result(sites, by_site, by_caller, {1: Image()}, resolve, profile, 2.0, times)
+    return make_result(sites, by_site, by_caller, {1: Image()}, resolve, profile, 2.0, times, {1: unsampled})
 
 
 def test_calls_add_up_by_routine_arc_and_cpu() -> None:
@@ -577,6 +579,14 @@ def test_cpu_time_per_call_is_sampled_time_by_exact_calls() -> None:
         "inlined copies have no calls: their time is left out"
     )
     assert row.inlined_in == ("around",)
+
+
+def test_calls_of_a_time_without_samples_have_no_part_in_cpu_time_per_call() -> None:
+    """Those of the look."""
+    f = Frame("f", "s.c", 3, 1, MODULE, address=0x1000)
+    samples = [PathSample((f,), Metrics(work_ns=3e6, samples=1), levels=(3e6, 3e6))]
+    (row,) = made(samples, unsampled=5).routines
+    assert row.calls.all == 15 and row.cpu_per_call_s == pytest.approx(3e-3 / 10)
 
 
 def test_the_report_says_what_was_lost_and_guessed() -> None:

@@ -104,6 +104,17 @@ def test_what_others_took_is_no_part_of_the_minimum_time() -> None:
     assert (found.elapsed_ns, found.minimum_ns) == (50 * MS, 20 * MS)
 
 
+@pytest.mark.parametrize("threads", [2, 3, 4, 40])
+def test_more_threads_than_cores_take_turns_on_all_cores_with_the_machine_to_itself(threads: int) -> None:
+    """Here they had one core of two, and each has 12 ms of work, a millisecond at a time."""
+    records = [at(0, 1, ON), *(at(0, tid, OFF, waker=1) for tid in range(2, threads + 1))]
+    for turn in range(1, 12 * threads):
+        before, after = (turn - 1) % threads + 1, turn % threads + 1
+        records += [at(turn, before, OFF), at(turn, after, ON)]
+    found = minimum_time(records, 2, 12 * threads * MS)
+    assert found.minimum_ns == pytest.approx(6 * threads * MS, rel=0.1)
+
+
 def test_what_a_program_s_own_threads_took_is() -> None:
     """Two threads on one core: neither could go on without taking it from the other."""
     records = [

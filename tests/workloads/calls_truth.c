@@ -58,6 +58,14 @@ void locked(void);
 __asm__(".text\n.type locked, @function\nlocked: lock incq sink(%rip)\nret\n.size locked, . - locked\n");
 void (*volatile through_locked)(void) = locked;
 
+/* Begins with a mov, and its address is taken: the kernel has to execute that mov elsewhere, in each call. */
+static PLAIN void stepped(long x)
+{
+	sink = x;
+}
+
+static void (*volatile through_stepped)(long) = stepped;
+
 static PLAIN void set_up(void)
 {
 	for (long i = 0; i < 1009; i++)
@@ -159,6 +167,9 @@ static void run(const char *phase)
 			nopped();
 	} else if (!strcmp(phase, "locked")) {
 		through_locked();
+	} else if (!strcmp(phase, "stepped")) {
+		for (long i = 0; i < 20011; i++)
+			through_stepped(i);
 	} else if (!strcmp(phase, "exported")) {
 		for (long i = 0; i < 601; i++)
 			exported(i);

@@ -81,7 +81,7 @@ class CallCounting(Closing):
     _sets: dict[tuple[int, FileKey], list[ProbeSet]] = field(default_factory=dict)
     """By process and file: they go with the file, and hold over an exec, for the next image's code has them, too."""
     _next: int = 0
-    _timed: dict[tuple[int, FileKey, str], int] = field(default_factory=dict)
+    _timed: dict[tuple[int, FileKey, int], int] = field(default_factory=dict)
     _landings: set[tuple[int, FileKey]] = field(default_factory=set)
     _unloaded: dict[tuple[int, str], FileKey] = field(default_factory=dict)
     """By process and path: the file that was mapped from there, and is no more."""
@@ -252,7 +252,7 @@ class CallCounting(Closing):
                 f"{copy.symbol} is not timed: {copy.exits.untimed}; samples tell its CPU time, or time what calls it"
             )
             return None
-        number = self._timed.setdefault((target.pid, dso.key, routine.name), len(self._timed))
+        number = self._timed.setdefault((target.pid, dso.key, routine.copies[0].vaddr), len(self._timed))
         if number >= MAX_TIMED:
             self._note(f"more than {MAX_TIMED:,} routines would have to be timed: some are not")
             return None
@@ -281,7 +281,9 @@ class CallCounting(Closing):
     def routines(self) -> list[FoundFunction]:
         """The routines that are counted, each once."""
         return list(
-            {(site.dso.key, site.routine.name): site.routine for site in self.sites.values()}.values()
+            {
+                (site.dso.key, site.routine.copies[0].vaddr): site.routine for site in self.sites.values()
+            }.values()
         )
 
     def hits(self) -> tuple[int, int]:
@@ -295,18 +297,6 @@ class CallCounting(Closing):
             else:
                 dear += calls
         return cheap, dear
-
-    def restart(self, target: Counted) -> None:
-        """Count anew from now on, under new numbers.
-
-        Raises:
-            UsageError: too many functions are meant.
-        """
-        self.detach()
-        self.sites.clear()
-        self._placed.clear()
-        self._numbers.clear()
-        self.follow(target)
 
     def detach(self) -> None:
         """Take the probes away; what was counted stays. It does not wait."""

@@ -15,6 +15,7 @@ _PART_OF_TRAP = 0.7
 """Of what counting a call takes; the rest is our program."""
 _ENOUGH_SAMPLES = 30
 _PRICES_ARE_WITHIN = 1.5
+_NEGLIGIBLE_CORES = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,15 @@ class Estimate:
     def cores(self) -> float:
         """How many cores counting would keep busy."""
         return self.calls_per_s * self.call_ns / 1e9
+
+    @property
+    def is_negligible(self) -> bool:
+        """Whether it is next to nothing, though it be much for a program that sleeps nearly all of the time.
+
+        >>> Estimate(50, 2000, 19.0).is_negligible, Estimate(5000, 2000, 19.0).is_negligible
+        (True, False)
+        """
+        return self.cores < _NEGLIGIBLE_CORES
 
     @property
     def percent(self) -> float:

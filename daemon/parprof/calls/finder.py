@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from parprof.calls.search import NAMELESS, Found, FoundFunction, addresses_from_json, found_from_json
+from parprof.calls.search import NAMELESS, Copy, Found, FoundFunction, addresses_from_json, found_from_json
 from parprof.calls.wanted import Wanted, names_many
 from parprof.errors import TargetError
 from parprof.files.dso import ANONYMOUS, Dso, FileKey
 from parprof.model import Frame
 from parprof.process.loadmap import LoadMap
 from parprof.resources import Closing
+from parprof.symbols.names import without_clone_suffixes
 from parprof.untrusted import visible
 from parprof.workers.client import WorkerClient, WorkerFailed
 
@@ -116,9 +117,21 @@ class FunctionFinder(Closing):
         except ValueError:
             self.problems[dso.path] = visible(str(answer.get("problem") or "no sensible answer"), 500)
             return Found()
-        found = found._replace(routines=tuple(_in_module(one, dso.name) for one in found.routines))
+        apart = [part for one in found.routines for part in self._apart(dso, one)]
+        found = found._replace(routines=tuple(_in_module(one, dso.name) for one in apart))
         self._note(dso, found, [*named, *(one for one, _ in addressed)])
         return found
+
+    def _apart(self, dso: Dso, routine: FoundFunction) -> list[FoundFunction]:
+        """Functions that have one name, as far as their lines tell them apart; compilers' copies go with their own."""
+        if _of_that_name(routine.copies) < 2:
+            return [routine]
+        frames = self._resolve((dso, copy.vaddr, False) for copy in routine.copies)
+        by_line: dict[tuple[str, int], list[Copy]] = {}
+        for copy in routine.copies:
+            frame = frames[dso, copy.vaddr, False][-1]
+            by_line.setdefault((frame.file, frame.start_line), []).append(copy)
+        return [_with_line(routine, copies, line) for (_, line), copies in by_line.items()]
 
     def _ask(self, dso: Dso, request: dict[str, object]) -> dict[str, object]:
         fd = dso.file().lend()
@@ -239,6 +252,20 @@ def _made_bytes(load_map: LoadMap) -> int:
         or (one.dso.is_memory and one.dso.key[0] == "file" and one.dso.elf is None)
     )
     return sum(one.end - one.start for one in made)
+
+
+def _of_that_name(copies: Iterable[Copy]) -> int:
+    """How many are no compiler's copies of another."""
+    return sum(copy.symbol == without_clone_suffixes(copy.symbol) for copy in copies)
+
+
+def _with_line(routine: FoundFunction, copies: Sequence[Copy], line: int) -> FoundFunction:
+    """Those of a function's copies that begin at a line; 0: nobody knows where they begin."""
+    alike = _of_that_name(copies)
+    together = f"{alike} functions have this name: they are counted together"
+    return FoundFunction(
+        routine.name, tuple(copies), (*routine.notes, *[together] * (alike > 1 and not line))
+    )
 
 
 def _in_module(routine: FoundFunction, module: str) -> FoundFunction:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from types import MappingProxyType
 from typing import Protocol
 
 from parprof.attribution.concurrency import AtWork
@@ -34,6 +35,8 @@ class RoutineCalls:
     function: Function
     calls: Calls = Calls()
     per_cpu: dict[int, Calls] = field(default_factory=dict)
+    unsampled: int = 0
+    """Of the calls: those of a time whose samples do not count."""
     at_work: AtWork = field(default_factory=lambda: AtWork.of(()))
     """With all that it calls, sampled."""
     own_cpu_s: float = 0.0
@@ -57,9 +60,10 @@ class RoutineCalls:
     @property
     def cpu_per_call_s(self) -> float | None:
         """Sampled CPU time by exact calls; None where either is missing or inlined copies blur it."""
-        if not self.calls.all or not self.cpu_s:
+        calls = self.calls.all - self.unsampled
+        if not calls or not self.cpu_s:
             return None
-        return max(self.cpu_s - self.inlined_cpu_s, 0.0) / self.calls.all
+        return max(self.cpu_s - self.inlined_cpu_s, 0.0) / calls
 
 
 @dataclass(slots=True)
@@ -106,8 +110,10 @@ def make_result(
     profile: Profile,
     counted_s: float,
     times: Times | None = None,
+    unsampled: Mapping[int, int] = MappingProxyType({}),
 ) -> CallProfile:
-    """Put it together. ``find``: by process image, what tells the file behind an address."""
+    """Put it together. ``find``: by process image, what tells the file behind an address. ``unsampled``: by site, calls
+    of a time whose samples are not in the profile."""
     names = _Names(sites.values(), resolve)
     routines: dict[Function, RoutineCalls] = {}
     for number, site in sites.items():
@@ -118,6 +124,7 @@ def make_result(
         for note in site.routine.notes:
             if note not in row.notes:
                 row.notes.append(note)
+        row.unsampled += unsampled.get(number, 0)
         for cpu, calls in by_site.get(number, {}).items():
             row.calls = row.calls.plus(calls)
             row.per_cpu[cpu] = row.per_cpu.get(cpu, Calls()).plus(calls)

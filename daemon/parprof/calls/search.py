@@ -197,9 +197,6 @@ def _routines(
             notes.append("where its beginning is inlined and only its rest is called, that is not counted")
         elif not whole:
             notes.append("its beginning is inlined: only calls that go on to its rest are counted")
-        alike = [one for one in whole if one.name == without_clone_suffixes(one.name)]
-        if len(alike) > 1:
-            notes.append(f"{len(alike)} functions have this name: they are counted together")
         chosen.append((name, whole or copies, tuple(notes)))
     flat = [one for _, copies, _ in chosen for one in copies]
     code = FileCode(elf, symbols)

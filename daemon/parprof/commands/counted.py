@@ -126,6 +126,8 @@ class _Count:
         self._begun_s = self._ended_s = 0.0
         self._notes: list[str] = []
         self._times: dict[int, RoutineTime] = {}
+        self._unsampled: dict[int, int] = {}
+        """Calls by site whose time's samples do not count."""
 
     def run(self, main: Target, finished: Callable[[Session], bool]) -> None:
         """Look, and count on.
@@ -150,7 +152,7 @@ class _Count:
                     until_looked.close()
                     if self._is_too_dear(is_cut):
                         break
-                    self._begin_anew(main)
+                    self._sample_on()
                     if not self._args.quiet:
                         _to_standard_error(f"{self._estimate_text()}: counting")
                 elif is_cut:
@@ -229,17 +231,16 @@ class _Count:
     def _estimate_text(self) -> str:
         return self._estimate.text(len(self._counting.routines())) if self._estimate else ""
 
-    def _begin_anew(self, main: Target) -> None:
-        """What was counted of a running process for the look does not count: more samples were taken than need be.
-
-        Where calls are timed it does: calls that last would have begun too early else.
-        """
-        if self._refuses and not self._args.times:
+    def _sample_on(self) -> None:
+        """Of a running process no more samples than need be. Those of the look, of another rate, do not count."""
+        if self._refuses:
             self._session.drain()
             self._session.kernel.set_frequency(_FREQUENCY_HZ)
-            self._counting.restart(self._session.live(main.pid) or main)
             self._session.take()
-            self._begun_s = time.monotonic()
+            self._unsampled = {
+                site: sum(calls.all for calls in by_cpu.values())
+                for site, by_cpu in self._session.kernel.calls.by_site().items()
+            }
 
     def _program_ns(self) -> float:
         """What our program took for a call, by the kernel's statistics: the breaker's price errs on the safe side."""
@@ -257,7 +258,8 @@ class _Count:
         """Whether counting ends with the look."""
         assert self._estimate is not None
         # a command has just started, which says little of the rest: it goes on until the breaker ends it
-        is_dear = is_cut or (self._refuses and self._estimate.percent > self._args.budget)
+        beyond = self._estimate.percent > self._args.budget and not self._estimate.is_negligible
+        is_dear = is_cut or (self._refuses and beyond)
         if self._args.force or not is_dear:
             return False
         refusal = (
@@ -294,6 +296,7 @@ class _Count:
             profile,
             self._ended_s - self._begun_s,
             Times(self._times, calls.times.by_caller()) if self._args.times else None,
+            self._unsampled,
         )
         made.estimate = self._estimate_text()
         made.cost_s = self._cost_s()

@@ -81,6 +81,8 @@ class Activations:
         before, behind = key[:_USER], key[_USER + 1 :]  # of a sample it is done dozens of times
         for level in range(min(max(by_fresh), _levels(stack))):
             new -= by_fresh.get(level, 0)
+            if not level and _is_trampoline(stack):
+                continue
             user = self._seen(key.user, stack, level)
             if not user:
                 self.left_out += new
@@ -111,6 +113,12 @@ class Activations:
             self._own.add(digest)
             self._stacks.put(digest, stack)
         return digest
+
+
+def _is_trampoline(stack: RawStack) -> bool:
+    """Whether the innermost frame is where the kernel sent the thread that was in the next one: for a probe there."""
+    after = stack.native[_WORD : 2 * _WORD]
+    return bool(int.from_bytes(after, "little") & INTERRUPTED)
 
 
 def _levels(stack: RawStack) -> int:

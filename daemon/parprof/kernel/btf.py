@@ -54,6 +54,10 @@ class KernelLayout:
     task_ptrace: int
     task_jobctl: int
     utask_return_instances: int
+    utask_slot: int
+    """To where the instruction is executed that a uprobe replaced: a copy of it, out of line; 0 = none is."""
+    utask_stepped: int
+    """To where that instruction is in the program."""
     return_instance_stack: int
     return_instance_address: int
     return_instance_next: int
@@ -106,6 +110,8 @@ class KernelLayout:
             f"-DTASK_PTRACE={self.task_ptrace}",
             f"-DTASK_JOBCTL={self.task_jobctl}",
             f"-DUTASK_RETURN_INSTANCES={self.utask_return_instances}",
+            f"-DUTASK_SLOT={self.utask_slot}",
+            f"-DUTASK_STEPPED={self.utask_stepped}",
             f"-DRETURN_INSTANCE_STACK={self.return_instance_stack}",
             f"-DRETURN_INSTANCE_ADDRESS={self.return_instance_address}",
             f"-DRETURN_INSTANCE_NEXT={self.return_instance_next}",
@@ -281,8 +287,10 @@ def read_layout() -> KernelLayout:
         raise KernelUnsupported("the kernel's BTF does not describe task_struct, or it has no uprobes")
     probed = btf.members(btf.find("uprobe_task", _KIND_STRUCT))
     instance = btf.members(btf.find("return_instance", _KIND_STRUCT))
-    if "return_instances" not in probed or not {"stack", "orig_ret_vaddr", "next"} <= instance.keys():
-        raise KernelUnsupported("the kernel's BTF does not describe its return probes")
+    if not {"return_instances", "xol_vaddr", "vaddr"} <= probed.keys() or (
+        not {"stack", "orig_ret_vaddr", "next"} <= instance.keys()
+    ):
+        raise KernelUnsupported("the kernel's BTF does not describe its uprobes")
     thread = btf.members(task["thread"][1])
     if "fsbase" not in thread:
         raise KernelUnsupported("the kernel's BTF does not describe thread_struct")
@@ -304,6 +312,8 @@ def read_layout() -> KernelLayout:
         task_ptrace=task["ptrace"][0] // 8,
         task_jobctl=task["jobctl"][0] // 8,
         utask_return_instances=probed["return_instances"][0] // 8,
+        utask_slot=probed["xol_vaddr"][0] // 8,
+        utask_stepped=probed["vaddr"][0] // 8,
         return_instance_stack=instance["stack"][0] // 8,
         return_instance_address=instance["orig_ret_vaddr"][0] // 8,
         return_instance_next=instance["next"][0] // 8,

@@ -54,7 +54,10 @@ class _Life:
 class _Machine:
     """How much of the time in which threads queue for a CPU is other programs' doing.
 
-    With r threads on n cores and q in the queue, min(n - r, q) cores are others' (or a quota withholds them).
+    With r threads on n cores and q in the queue, min(n - r, q) cores are others' (or a quota withholds them). If r + q
+    are no more than n, all who queue would run. If they are more, they would take turns, and all would get on n/r times
+    as fast: each would need r/n of the time. It is in the queue for q/(r + q) of it, of which so much is withheld that
+    the rest of that and its time on a core make r/n: (n - r)(r + q)/nq.
     """
 
     def __init__(self, cores: float) -> None:
@@ -66,8 +69,10 @@ class _Machine:
 
     def advance(self, now_ns: int) -> None:
         if self._queued and now_ns > self._since_ns:
-            away = min(max(self._cores - self._running, 0), self._queued)
-            self.taken_ns += (now_ns - self._since_ns) * away / self._queued
+            away = max(self._cores - self._running, 0)
+            ready = max(self._running + self._queued, self._cores)
+            withheld = min(away * ready / (self._cores * self._queued), 1)
+            self.taken_ns += (now_ns - self._since_ns) * withheld
         self._since_ns = now_ns
 
     def move(self, before: int, after: int) -> None:
