@@ -207,15 +207,13 @@ def forecast(found: list[Line], limit: int) -> list[Forecast]:
 
 
 def _is_sure(line: Line) -> bool:
-    law = line.law
+    return is_sure(line.law) and line.inclusive_percent >= MIN_PERCENT
+
+
+def is_sure(law: Fit) -> bool:
+    """Whether the points support a law so well that it may be extended by a decade."""
     is_wide = law.largest - law.fixed >= _DECADE * (law.smallest - law.fixed)
-    return (
-        law.is_found
-        and law.r2 >= _SURE
-        and is_wide
-        and _slope_is_known(law)
-        and line.inclusive_percent >= MIN_PERCENT
-    )
+    return law.is_found and law.r2 >= _SURE and is_wide and _slope_is_known(law)
 
 
 def _slope_is_known(law: Fit) -> bool:
@@ -262,7 +260,12 @@ def _advice(found: list[Line]) -> str:
                 f"no law: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), but how it "
                 f"grows its inputs do not tell: {why_unknown(largest)}"
             )
-        reason = why_unknown(largest) if largest.law.reason in ("", NOISY) else largest.law.reason
+        if largest.law.is_found:
+            return (
+                f"no law is sure: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), and "
+                f"{why_unknown(largest)}; run with inputs of several sizes and add the runs up (--with FILE)"
+            )
+        reason = why_unknown(largest) if largest.law.reason == NOISY else largest.law.reason
         return (
             f"no law: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), but its "
             f"inputs tell no growth ({reason}); run with inputs of several sizes and add the runs up "
@@ -317,7 +320,8 @@ def why_unknown(line: Line) -> str:
     if law.is_found and not _slope_is_known(law):
         return f"its points fit {law.model}, but how steeply it grows at its larger inputs is uncertain"
     if law.is_found:
-        return f"its largest input was less than {_DECADE:.0f} times its smallest"
+        beginning = "" if law.model == CONSTANT else f"its points fit {law.model}, but "
+        return f"{beginning}its largest input was less than {_DECADE:.0f} times its smallest"
     if law.reason == EXPONENTIAL:
         return f"it grows exponentially, {times(law.factor)} for each further cell"
     if _varies(line):
