@@ -164,6 +164,33 @@ def test_sizes_in_two_groups_are_no_more_than_two(sizes: tuple[int, ...], name: 
         assert (found.model, found.reason) == ("", f"about {3 if sizes[-1] in (43, 420) else 2} sizes"), found
 
 
+PERL = [
+    (26, 88),
+    (889, 88190),
+    (1040, 181529),
+    (1216, 382569),
+    (1419, 875092),
+    (1832, 2215299),
+    (2577, 6321861),
+]
+"""Of Perl_runops_standard (5.36, Valgrind): a script that is quadratic, of 50, 100, 200 ... 1600 items."""
+
+
+def test_one_small_size_bridges_no_decade() -> None:
+    """Each run reads the script and the interpreter's tables, the smallest call none of it: it was n^4, "10000 x"."""
+    found = fit([Size(*pair) for pair in PERL])
+    assert (found.model, found.reason) == ("", "about 4 sizes")
+
+
+def test_of_sizes_too_alike_the_fixed_part_is_found() -> None:
+    """An interpreter's loop, which reads its script in each call: 600 of at most 1800 cells."""
+    found = fit(
+        [Size(600 + n, 9 * n**2) for n in (20, 25, 31, 40, 60, 90, 130, 200, 300, 450, 650, 900, 1150)]
+    )
+    assert found.model == "n^2" and found.fixed == pytest.approx(600, abs=3)
+    assert found.largest < 3 * 620
+
+
 def test_a_constant_cost_needs_no_sizes_between() -> None:
     assert fit([Size(n, 40 + n % 2) for n in GROUPS[1]]).model == "constant"
 

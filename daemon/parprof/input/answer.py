@@ -26,6 +26,8 @@ _DECADE = 10.0
 _SLOPE_WITHIN = 1.0
 """Half the width of the 95 % interval of the slope at the larger sizes, at most, of a law that is steeper than linear:
 a wrong power is a factor of ten in what ten times the input takes."""
+_SLOPE_BESIDE = 0.3
+"""How far the law may be from that slope where the interval is narrower: laws are rounded to a few powers."""
 _WORTH_A_WORD = 10.0
 """Routines of which no growth is known and that cost more percent than so are named beside the advice."""
 _VARIES = 2.0
@@ -217,7 +219,10 @@ def is_sure(law: Fit) -> bool:
 
 
 def _slope_is_known(law: Fit) -> bool:
-    return law.tenfold <= _STEEP or law.exponent_error <= _SLOPE_WITHIN
+    if law.tenfold <= _STEEP:
+        return True
+    differs = abs(law.steepness - law.exponent)
+    return law.exponent_error <= _SLOPE_WITHIN and differs <= max(law.exponent_error, _SLOPE_BESIDE)
 
 
 def advice(found: list[Line]) -> str:

@@ -22,7 +22,7 @@ from parprof.values import dataclass
 MIN_SIZES = 5
 MIN_RANGE = 3.0
 """The largest size over the smallest, at least."""
-_MIN_APART, _APART = 4, 0.1
+_MIN_APART, _APART = 5, 0.1
 """So many sizes, at least, are apart by this part of the range: some beside each other tell no more than one."""
 MAX_BINS = 60
 NOISE = 0.35
@@ -32,6 +32,7 @@ CONSTANT = "constant"
 NOISY = "noise"
 ALIKE = "sizes too alike"
 EXPONENTIAL = "exponential"
+_ABOUT = "about"
 _SMALLEST = 0.1
 """The part of the sizes that may be left out, the smallest: what happens there is seldom the algorithm."""
 _TOLERANCE, _SLACK = 1.3, 0.02
@@ -119,6 +120,8 @@ class Fit:
     """The power of n that the costs follow at the larger sizes."""
     exponent_error: float = 0.0
     """Half the width of its 95 % interval."""
+    steepness: float = 0.0
+    """The same power, by the law: beyond the interval the points say something else at their end."""
     n_sizes: int = 0
     smallest: float = 0.0
     largest: float = 0.0
@@ -147,10 +150,12 @@ def fit(sizes: Sequence[Size]) -> Fit:
     """The law that these follow; where there is none, the one that all but the smallest follow."""
     known = sorted(size for size in sizes if size.n > 0 and size.cost > 0)
     found = _fit(known)
-    if found.reason == NOISY:
+    if found.reason == NOISY or found.reason.startswith(_ABOUT):
         larger = _fit(known[math.ceil(len(known) * _SMALLEST) :])
-        if not larger.is_found:
-            larger = _beyond_a_fixed_part(known[len(known) // 2 :])
+        if larger.is_found:
+            return larger
+    if not found.is_found:
+        larger = _beyond_a_fixed_part(known[len(known) // 2 :])
         if larger.is_found:
             return larger
     if found.reason in (NOISY, ALIKE):
@@ -189,6 +194,7 @@ def _beyond_a_fixed_part(known: Sequence[Size]) -> Fit:
         error=error,
         exponent=exponent,
         exponent_error=exponent_error,
+        steepness=power,
         n_sizes=len(known),
         smallest=smallest,
         largest=largest,
@@ -253,16 +259,19 @@ def _fit(known: Sequence[Size]) -> Fit:
     r2 = _r2(binned, best)
     apart = _apart(_logs(binned))
     if apart < _MIN_APART and best.model != CONSTANT:
-        return none(f"about {_count(apart)}", r2)
+        return none(f"{_ABOUT} {_count(apart)}", r2)
     if best.error > NOISE or (best.model != CONSTANT and r2 < MIN_R2):
         return none(NOISY, r2)
-    exponent, exponent_error = slope([size for size in binned if size.n**2 >= smallest * largest] or binned)
+    larger = [size for size in binned if size.n**2 >= smallest * largest] or binned
+    exponent, exponent_error = slope(larger)
+    steepness, _ = slope([Size(size.n, best.predict(size.n)) for size in larger])
     return Fit(
         model=best.model,
         r2=r2,
         error=best.error,
         exponent=exponent,
         exponent_error=exponent_error,
+        steepness=steepness,
         n_sizes=len(known),
         smallest=smallest,
         largest=largest,
