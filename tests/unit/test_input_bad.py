@@ -345,3 +345,32 @@ def test_a_set_uid_program_is_told_so(tmp_path: Path) -> None:
     done = parprof("input", "--tool", "valgrind", "-q", "--", program)
     assert done.returncode == 126 and b"set-uid" in done.stderr, done.stderr.decode()
     assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("form", ["words", "script"])
+def test_a_build_may_have_us_as_its_compiler(form: str, tmp_path: Path) -> None:
+    """`make CC="parprof cc ..."` exports CC, CMake that of a script: what is ours was built by it, by ourselves.
+
+    Without end, where it is a script: each asked CC for its version first.
+    """
+    source, script, program = tmp_path / "three.c", tmp_path / "our-cc", tmp_path / "three"
+    source.write_text(KILLED.replace("raise(SIGKILL);", ""))
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m parprof cc --input -- gcc "$@"\n')
+    script.chmod(0o755)
+    cc = os.fspath(script) if form == "script" else "parprof cc --input -- gcc"
+    environment = {**os.environ, "CC": cc, "PARPROF_CACHE": str(tmp_path / "cache")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "parprof", "cc", "--input", "--", "gcc", "-O1", "-o", program, source],
+        env=environment,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+    ) as build:
+        try:
+            _, told = build.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            script.write_text("#!/bin/sh\nexit 1\n")  # ends the chain
+            raise
+    assert build.returncode == 0, told.decode()
+    for tool in ("tsan", "valgrind"):
+        done = parprof("input", "--tool", tool, "-q", "--", program, env=environment)
+        assert b" three " in done.stdout, done.stderr.decode()
