@@ -63,6 +63,7 @@ _CLANG_FLAGS = (
     # elements of a local array have hooks where the array is known to others; until LLVM 21 each element is asked alone
     *("-mllvm", "-capture-tracking-max-uses-to-explore=0"),
     "-mprefer-vector-width=128",  # accesses of more than 16 bytes have no hooks
+    "-Wno-unused-command-line-argument",  # where objects are linked, or assembled
 )
 
 
