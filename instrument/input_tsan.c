@@ -37,6 +37,7 @@ enum {
     SYS_MUNMAP = 11,
     SYS_MREMAP = 25,
     SYS_MADVISE = 28,
+    SYS_GETCWD = 79,
     SYS_FALLOCATE = 285,
 };
 
@@ -129,9 +130,25 @@ static int grow_file(uint64_t bytes)
 
 /* ---- which routine an address is in ---- */
 
+/* The path of a file that the loader has by this name: of a plugin it may begin at the working directory. */
+static const char *whole_path(const char *name, char *room, uint64_t bytes)
+{
+    long length = name[0] == '/' ? 0 : raw(SYS_GETCWD, (long)room, bytes, 0, 0);
+    uint64_t size = 0;
+
+    while (name[size])
+        size++;
+    if (length <= 0 || room[0] != '/' || length + size + 1 > bytes)
+        return name;
+    room[length - 1] = '/';
+    input_copy(room + length, name, size + 1);
+    return room;
+}
+
 static void describe(struct input_thread *thread, uint64_t routine)
 {
     struct dl_find_object found;
+    char room[2 * PATH_BYTES];
 
     if (executed_blocks)
         has_blocks = 1;
@@ -139,7 +156,9 @@ static void describe(struct input_thread *thread, uint64_t routine)
         input_routine_row(thread, routine, 0, routine, 1);
         return;
     }
-    input_routine_row(thread, routine, found.dlfo_link_map->l_name[0] ? found.dlfo_link_map->l_name : program_path,
+    input_routine_row(thread, routine,
+                      found.dlfo_link_map->l_name[0] ? whole_path(found.dlfo_link_map->l_name, room, sizeof room)
+                                                     : program_path,
                       routine - found.dlfo_link_map->l_addr, 1);
 }
 

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -57,15 +58,16 @@ def test_a_steep_one_that_will_be_small_beside_another_one_is_not_the_first() ->
 
 
 def test_a_steep_law_whose_slope_is_not_known_is_no_advice() -> None:
-    """SQLite's, that begins a transaction: 1,501 calls of one size, and four others (n^3.9, "7783 x as long")."""
+    """As of SQLite's that begins a transaction: 1,501 calls of one size, and six others (n^3.9, "7783 x as long")."""
     profile = make(scan=(500, 1))
     begins = profile.routine(RoutineName("begins", "book", "/src/book.c", 90))
-    for n, calls, cost in ((6, 3, 19), (40, 1, 103), (45, 1501, 129), (48, 1, 301), (73, 1, 917)):
+    sizes = (6, 3, 19), (9, 1, 20), (14, 1, 24), (40, 1, 103), (45, 1501, 129), (48, 1, 301), (73, 1, 917)
+    for n, calls, cost in sizes:
         cost *= 100
         begins.add(Point(n, n, calls, calls * n, calls * n, 0, 0, calls * cost, cost, calls * cost))
     found = lines(profile)
     (line,) = (one for one in found if one.routine.identity.name == "begins")
-    assert line.law.is_found and line.law.r2 > 0.95 and line.law.tenfold > 1000 and line.cost_percent > 10
+    assert line.law.is_found and line.law.r2 > 0.95 and line.law.tenfold > 500 and line.cost_percent > 10
     text = advice(found)
     assert "scan (book.c:90) grows as n " in text
     assert "how begins grows" in text and "how steeply it grows at its larger inputs is uncertain" in text
@@ -102,16 +104,52 @@ def test_what_is_dear_and_not_known_is_said() -> None:
     assert "once" not in advice(lines(small))
 
 
-def test_less_than_a_decade_is_not_extended_by_one() -> None:
+def of_sizes(sizes: Iterable[int], name: str = "f", power: int = 2) -> InputProfile:
+    """A routine that costs n ** power."""
     profile = InputProfile("a", "valgrind", BLOCKS)
-    for n in range(3, 15):
-        profile.routine(RoutineName("f")).add(Point(n, n, 1, n, n, 0, 0, n * n, n * n, n * n))
+    for n in sizes:
+        cost = n**power
+        profile.routine(RoutineName(name)).add(Point(n, n, 1, n, n, 0, 0, cost, cost, cost))
+    return profile
+
+
+def test_less_than_a_decade_is_not_extended_by_one() -> None:
+    profile = of_sizes(range(3, 15))
     (line,) = lines(profile)
     assert line.law.model == "n^2" and hurts_first([line]) is None and forecast([line], 5) == []
     assert advice([line]).startswith(
-        "no law: f costs most (100 %), but its inputs tell no growth (its largest input was less than 10 times its "
-        "smallest)"
+        "no law is sure: f costs most (100 %), and its points fit n^2, but its largest input was less than 10 times "
+        "its smallest; run with inputs of several sizes"
     )
+
+
+@pytest.mark.parametrize("largest", [40, 90, 99, 100, 101, 400])
+def test_all_parts_of_a_report_extend_the_same_laws(largest: int) -> None:
+    """The sentence, the table, the card, its dashed lines and JSON; of a range just below a decade as well."""
+    sizes = sorted({10 + step * (largest - 10) // 12 for step in range(13)})
+    profile = of_sizes(sizes)
+    (line,) = found = lines(profile)
+    assert line.law.model == "n^2"
+    is_wide = largest >= 100
+    assert ("10 x the input will take" in advice(found)) == is_wide
+    html = page.make(profile, found).html()
+    assert ("When the input is ten times as large" in html) == is_wide
+    assert ("ten times the input, 100 x the cost" in html) == is_wide
+    assert html.count('class="law" d=') == (2 if is_wide else 0)  # over trms and rms
+    assert html.count("card first") == is_wide
+    assert ("its largest input was less than 10 times its smallest" in html) != is_wide
+    (routine,) = saved.as_json(profile)["routines"]
+    assert routine["fit"]["sure"] is routine["fit_rms"]["sure"] is is_wide
+
+
+def test_a_routine_too_cheap_for_advice_has_its_law_on_its_card() -> None:
+    profile = of_sizes(SIZES, "dear")
+    for n in SIZES:
+        profile.routine(RoutineName("cheap")).add(Point(n, n, 1, n, n, 0, 0, n, n, n))
+    found = lines(profile)
+    assert [round(line.inclusive_percent, 1) < 1 for line in found] == [False, True]
+    html = page.make(profile, found).html()
+    assert "<b>grows as n: ten times the input, 10 x the cost</b>" in html
 
 
 def test_a_steep_one_that_costs_nothing_is_no_advice() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -265,3 +267,110 @@ def test_a_compiler_that_is_missing_is_told_by_package(tmp_path: Path) -> None:
     assert done.returncode == 127 and b"clang was not found: on Debian `apt install clang`" in done.stderr
     done = parprof("cc", "--input", "--", "my-compiler", "-c", "a.c", env=environment)
     assert done.returncode == 127 and b"my-compiler was not found\n" in done.stderr
+
+
+def header(
+    *, bits: int = 64, kind: int = 2, machine: int = 62, n_segments: int = 0, offset: int = 64
+) -> bytes:
+    """The header of an ELF file, of zeros but for what is told."""
+    ident = b"\x7fELF" + bytes([bits // 32, 1, 1]) + bytes(9)
+    fields = struct.pack("<HHIQQQIHHHHHH", kind, machine, 1, 0, offset, 0, 0, 64, 56, n_segments, 0, 0, 0)
+    return ident + fields
+
+
+def segment(*, offset: int = 0, size: int = 120, kind: int = 1) -> bytes:
+    return struct.pack("<IIQQQQQQ", kind, 5, offset, 0x400000, 0x400000, size, size, 4096)
+
+
+LOADER = b"/lib64/there-is-none.so.2\0"
+CANNOT_START: dict[str, tuple[bytes, int, bytes]] = {
+    "noise": (random.Random(1).randbytes(3000), 126, b"neither a program nor a script"),
+    "noise of ELF": (header(n_segments=9, offset=64) + b"\xff" * 30, 126, b"its file is damaged"),
+    "headers alone": (header()[:40], 126, b"its file is damaged"),
+    "object": (header(kind=1), 126, b"it is no program, but a part of one"),
+    "cut": (header(n_segments=1) + segment(size=1 << 20), 126, b"its file is damaged, it ends before"),
+    "of 32 bits": (header(bits=32), 126, b"it is a 32-bit program"),
+    "of another processor": (header(machine=183), 126, b"it is built for another processor"),
+    "loader": (
+        header(n_segments=2) + segment() + segment(kind=3, offset=176, size=len(LOADER)) + LOADER,
+        127,
+        b"it asks for the loader /lib64/there-is-none.so.2, which is not there",
+    ),
+    "script": (
+        b"#! /no/such/interpreter -x\n",
+        127,
+        b"a script for the interpreter /no/such/interpreter, which is not",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CANNOT_START)
+def test_a_program_that_cannot_be_started_is_told_why(kind: str, tmp_path: Path) -> None:
+    """In one line, with the exit code that shells have for it, by whichever tool it would have been."""
+    content, code, why = CANNOT_START[kind]
+    program = tmp_path / "program"
+    program.write_bytes(content)
+    program.chmod(0o755)
+    for tool in ("auto", "valgrind"):
+        done = parprof("input", "--tool", tool, "-q", "--", program)
+        assert done.returncode == code, done.stderr.decode()
+        assert why in done.stderr and done.stderr.count(b"\n") == 1 and not done.stdout, done.stderr.decode()
+
+
+def test_what_is_no_program_at_all_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"\x7fELF")
+    for path, code, why in (
+        (tmp_path, 126, b"is not executable"),
+        (tmp_path / "data", 126, b"is not executable"),
+    ):
+        done = parprof("input", "-q", "--", path)
+        assert done.returncode == code and why in done.stderr, done.stderr.decode()
+
+
+@pytest.mark.parametrize("text", ["echo one; exit 3\n", "#!/bin/sh\necho one; exit 3\n"])
+def test_scripts_of_a_shell_run(text: str, tmp_path: Path) -> None:
+    """With a first line that says so, and without."""
+    program = tmp_path / "program"
+    program.write_text(text)
+    program.chmod(0o755)
+    done = parprof("input", "-q", "--", program)
+    assert done.returncode == 3 and done.stdout.startswith(b"one\n"), done.stderr.decode()
+
+
+def test_a_set_uid_program_is_told_so(tmp_path: Path) -> None:
+    """Valgrind does not execute one; its words were all that there was."""
+    program = tmp_path / "program"
+    shutil.copy(shutil.which("true") or "", program)
+    program.chmod(0o4755)
+    done = parprof("input", "--tool", "valgrind", "-q", "--", program)
+    assert done.returncode == 126 and b"set-uid" in done.stderr, done.stderr.decode()
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("form", ["words", "script"])
+def test_a_build_may_have_us_as_its_compiler(form: str, tmp_path: Path) -> None:
+    """`make CC="parprof cc ..."` exports CC, CMake that of a script: what is ours was built by it, by ourselves.
+
+    Without end, where it is a script: each asked CC for its version first.
+    """
+    source, script, program = tmp_path / "three.c", tmp_path / "our-cc", tmp_path / "three"
+    source.write_text(KILLED.replace("raise(SIGKILL);", ""))
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m parprof cc --input -- gcc "$@"\n')
+    script.chmod(0o755)
+    cc = os.fspath(script) if form == "script" else "parprof cc --input -- gcc"
+    environment = {**os.environ, "CC": cc, "PARPROF_CACHE": str(tmp_path / "cache")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "parprof", "cc", "--input", "--", "gcc", "-O1", "-o", program, source],
+        env=environment,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+    ) as build:
+        try:
+            _, told = build.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            script.write_text("#!/bin/sh\nexit 1\n")  # ends the chain
+            raise
+    assert build.returncode == 0, told.decode()
+    for tool in ("tsan", "valgrind"):
+        done = parprof("input", "--tool", tool, "-q", "--", program, env=environment)
+        assert b" three " in done.stdout, done.stderr.decode()

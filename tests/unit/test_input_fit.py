@@ -108,6 +108,93 @@ def test_what_doubles_with_each_cell_is_steeper_than_a_power() -> None:
     assert fit([Size(20 + n, n**2) for n in range(1, 11)]).reason == "sizes too alike"
 
 
+SIZE_LISTS = st.lists(st.integers(1, 3000), min_size=6, max_size=40, unique=True)
+IN_GROUPS = st.builds(
+    lambda few, many, second: [*(20 + n for n in few), *(second + n for n in many)],
+    st.sets(st.integers(0, 6), min_size=1),
+    st.sets(st.integers(0, 12), min_size=4),
+    st.integers(30, 600),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    sizes=SIZE_LISTS | IN_GROUPS,
+    power=st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0]),
+    fixed=st.floats(0, 0.99),
+    step=st.sampled_from([1, 10, 200]),
+    noise=st.sampled_from([0.0, 0.03, 0.15]),
+    seed=st.integers(0, 99),
+)
+def test_no_power_is_called_exponential(
+    sizes: list[int], power: float, fixed: float, step: int, noise: float, seed: int
+) -> None:
+    """Beyond a fixed part, with another path for larger inputs, noise, and sizes of any kind, in groups as well."""
+    chance = random.Random(seed)
+    beyond = fixed * min(sizes)
+    middle = sorted(sizes)[len(sizes) // 2]
+    costs = [
+        (5 + (n - beyond) ** power) * (step if n >= middle else 1) * math.exp(chance.gauss(0, noise))
+        for n in sizes
+    ]
+    found = fit([Size(n, cost) for n, cost in zip(sizes, costs, strict=True)])
+    assert found.reason != "exponential", found
+
+
+GROUPS = [
+    (10, 11, 12, 40, 41, 42, 43),
+    (10, 11, 12, 13, 400, 410, 420, 430, 440),
+    (9, 10, 11, 13, 60, 400, 420),
+]
+PATHS: dict[str, Callable[[int], float]] = {
+    "cubes beyond 20": lambda n: 20 + max(n - 20, 0) ** 3,
+    "a slow path": lambda n: 20 if n < 50 else 4000 + 3 * n,
+    "powers of 1.5": lambda n: 7 + 4 * n**1.5 + 3 * (n % 5),
+}
+
+
+@pytest.mark.parametrize("sizes", GROUPS)
+@pytest.mark.parametrize("name", PATHS)
+def test_sizes_in_two_groups_are_no_more_than_two(sizes: tuple[int, ...], name: str) -> None:
+    """They were cubes, squares or exponential growth: whatever leads from one group to the other."""
+    found = fit([Size(n, PATHS[name](n)) for n in sizes])
+    if sizes[-1] < 50 and name == "a slow path":
+        assert found.model == "constant"
+    else:
+        assert (found.model, found.reason) == ("", f"about {3 if sizes[-1] in (43, 420) else 2} sizes"), found
+
+
+PERL = [
+    (26, 88),
+    (889, 88190),
+    (1040, 181529),
+    (1216, 382569),
+    (1419, 875092),
+    (1832, 2215299),
+    (2577, 6321861),
+]
+"""Of Perl_runops_standard (5.36, Valgrind): a script that is quadratic, of 50, 100, 200 ... 1600 items."""
+
+
+def test_one_small_size_bridges_no_decade() -> None:
+    """Each run reads the script and the interpreter's tables, the smallest call none of it: it was n^4, "10000 x"."""
+    found = fit([Size(*pair) for pair in PERL])
+    assert (found.model, found.reason) == ("", "about 4 sizes")
+
+
+def test_of_sizes_too_alike_the_fixed_part_is_found() -> None:
+    """An interpreter's loop, which reads its script in each call: 600 of at most 1800 cells."""
+    found = fit(
+        [Size(600 + n, 9 * n**2) for n in (20, 25, 31, 40, 60, 90, 130, 200, 300, 450, 650, 900, 1150)]
+    )
+    assert found.model == "n^2" and found.fixed == pytest.approx(600, abs=3)
+    assert found.largest < 3 * 620
+
+
+def test_a_constant_cost_needs_no_sizes_between() -> None:
+    assert fit([Size(n, 40 + n % 2) for n in GROUPS[1]]).model == "constant"
+
+
 def test_two_sizes_tell_nothing() -> None:
     found = fit([Size(8, 80), Size(64, 640)])
     assert (found.model, found.reason) == ("", "2 sizes")
@@ -150,6 +237,17 @@ def test_the_slope_has_an_interval() -> None:
         found, half = slope([Size(n, n**1.5 * math.exp(chance.gauss(0, 0.2))) for n in SIZES])
         inside += abs(found - 1.5) <= half
     assert 180 <= inside <= 199
+
+
+@pytest.mark.parametrize("n_sizes", [3, 4, 5, 7])
+def test_the_interval_of_few_sizes_holds_as_often(n_sizes: int) -> None:
+    """It was a third of what three sizes leave open, so that it held in 80 % of the cases."""
+    chance = random.Random(n_sizes)
+    inside = 0
+    for _ in range(1000):
+        found, half = slope([Size(2**at, 4**at * math.exp(chance.gauss(0, 0.2))) for at in range(n_sizes)])
+        inside += abs(found - 2) <= half
+    assert 925 <= inside <= 975
 
 
 @settings(deadline=None)

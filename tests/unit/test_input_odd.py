@@ -313,6 +313,25 @@ def test_routines_left_by_an_exception_end(build: Any, how: str, tmp_path: Path)
     assert (point["trms"], point["rms"]) == (2, 2)
 
 
+STRINGS = """
+#include <string>
+#include <vector>
+static volatile long sink;
+__attribute__((noinline)) void size(const std::vector<std::string> &all) { for (auto &one : all) sink += one.size(); }
+int main() { size(std::vector<std::string>(9, "x")); return 0; }
+"""
+
+
+def test_names_of_c_plus_plus_have_no_defaults(build: Any, tmp_path: Path) -> None:
+    """The advice was a sentence of a name: basic_string<char, char_traits ... >, allocator<basic_string< ..."""
+    source = tmp_path / "strings.cpp"
+    source.write_text(STRINGS)
+    found = measure(build(source, "gcc", "-lstdc++"))
+    assert [
+        one["calls"] for one in found["routines"] if one["name"] == "size(std::vector<std::string> const&)"
+    ] == [1]
+
+
 @pytest.mark.parametrize("how", ["valgrind", "gcc"])
 def test_a_killed_program_leaves_what_it_had(build: Any, how: str, tmp_path: Path) -> None:
     source = tmp_path / "odd.c"
@@ -430,6 +449,35 @@ def test_memory_that_is_given_back_costs_none(build: Any, how: str, tmp_path: Pa
     (main,) = points(found, "main")
     assert main["trms"] < 500  # of libc; it wrote all else that it reads, also what moved
     assert [point["trms"] // 100 for point in points(found, "sum")] == [10, 20971]
+
+
+@pytest.mark.parametrize("how", BUILDS)
+def test_a_plugin_that_was_loaded_by_a_relative_path_has_its_names(
+    build: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loader has it by that path: its routines were addresses in [unknown]."""
+    source, plug = tmp_path / "loads.c", tmp_path / "plug.c"
+    source.write_text(LOADS)
+    plug.write_text("long plugged(const long *values) { return values[0] + values[2]; }\n")
+    library = build(plug, how, "-shared", "-fPIC")
+    program = build(source, how)
+    monkeypatch.chdir(library.parent)
+    output = tmp_path / "relative.json"
+    done = parprof("input", "-q", "-o", output, "--", program, f"./{library.name}")
+    assert done.returncode == 5, done.stderr.decode()
+    found = json.loads(output.read_bytes())
+    (plugged,) = (one for one in found["routines"] if one["name"] == "plugged")
+    assert plugged["calls"] == 15 and plugged["file"].endswith("plug.c")
+
+
+@pytest.mark.skipif(shutil.which("clang") is None, reason="no clang")
+def test_clang_has_nothing_to_say_where_it_links(tmp_path: Path) -> None:
+    """Flags for what it compiles are unused there: a warning, and under -Werror an error of configure scripts."""
+    source, part, program = tmp_path / "a.c", tmp_path / "a.o", tmp_path / "a"
+    source.write_text("int main(void) { return 0; }\n")
+    for words in (["-c", "-o", part, source], ["-Werror", "-o", program, part]):
+        built = parprof("cc", "--input", "--", "clang", *words)
+        assert built.returncode == 0 and not built.stderr, built.stderr.decode()
 
 
 LOADS = """

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import math
-import os
 import signal
 import time
 
 from parprof.calls.wanted import Wanted, parse_wanted
 from parprof.commands.measuring import Interrupt, check_budget
 from parprof.commands.spawn import Child
-from parprof.errors import CommandError, UsageError
+from parprof.errors import UsageError
 from parprof.exporters.output import check_writable
 from parprof.process.identity import inspect
 
@@ -192,11 +190,6 @@ def _of_command(
     finally:
         if child is not None:
             child.abandon()
-    failure = child.exec_failure() if child.poll() == 127 else 0
-    if failure:
-        raise CommandError(
-            f"{command[0]} cannot be run: {os.strerror(failure)} ({errno.errorcode.get(failure)})",
-            is_missing=failure == errno.ENOENT,
-        )
+    child.check_exec()
     present(args, result, shares_output=True)
     return child.wait()

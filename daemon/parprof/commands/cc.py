@@ -9,6 +9,7 @@ import shutil
 from parprof.errors import CommandError, UsageError
 from parprof.input import runtime as input_runtime
 from parprof.instruments import span
+from parprof.instruments.toolchain import PLAIN_VARIABLE
 
 _PACKAGES = {"cc": "gcc", "c++": "g++", "clang++": "clang"}
 _COMPILERS = {"gcc", "g++", "gfortran", "clang", *_PACKAGES}
@@ -46,6 +47,8 @@ class CcCommand:
             raise UsageError(f"cc needs a compiler: parprof cc {mode} -- gcc -O2 -o program program.c")
         if shutil.which(command[0]) is None:
             raise CommandError(f"{command[0]} was not found{_package(command[0])}", is_missing=True)
+        if os.environ.get(PLAIN_VARIABLE):  # we are CC, and what is ours is built
+            os.execvp(command[0], command)
         compile_command = input_runtime.compile_command if args.input else span.compile_command
         words = compile_command(command)
         os.execvp(words[0], words)

@@ -176,8 +176,7 @@ def _run(start: runtime.Start, child: Child, directory: Path, *, quiet: bool) ->
                 )
             time.sleep(_POLL_SECONDS)
     code = child.wait()
-    if code == 127 and child.exec_failure():
-        raise UsageError(f"cannot start {start.command[0]}")
+    child.check_exec()
     return code, interrupt.signal
 
 

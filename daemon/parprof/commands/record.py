@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
-import os
 import signal
 import sys
 import time
@@ -20,7 +18,7 @@ from parprof.commands.measuring import (
     wants_allocations,
 )
 from parprof.commands.spawn import Child
-from parprof.errors import CommandError, UsageError
+from parprof.errors import UsageError
 
 if TYPE_CHECKING:
     from parprof.commands.allocations import Allocations
@@ -103,12 +101,7 @@ class RecordCommand:
                 if child is not None:
                     child.abandon()
             assert child is not None
-            failure = child.exec_failure() if child.poll() == 127 else 0
-            if failure:
-                raise CommandError(
-                    f"{command[0]} cannot be run: {os.strerror(failure)} ({errno.errorcode.get(failure)})",
-                    is_missing=failure == errno.ENOENT,
-                )
+            child.check_exec()
             present(args, profile, facts, shares_output=True)
             if outliving and not args.quiet:
                 print(f"parprof: {_still_running(outliving)}", file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import signal
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from parprof.commands.measuring import Interrupt
 from parprof.commands.spawn import Child
-from parprof.errors import CommandError, ProfileFormatError, TargetError, UsageError
+from parprof.errors import ProfileFormatError, TargetError, UsageError
 from parprof.exporters.output import check_writable, open_output
 from parprof.instruments.places import FilePlace, Places
 from parprof.instruments.preload import obstacle, runtime_inside
@@ -185,12 +184,7 @@ def _run(command: Sequence[str], variables: dict[str, str], interrupt: Interrupt
                 child.send(interrupt.signal)
     finally:
         child.abandon()
-    failure = child.exec_failure() if child.poll() == 127 else 0
-    if failure:
-        raise CommandError(
-            f"{command[0]} cannot be run: {os.strerror(failure)} ({errno.errorcode.get(failure)})",
-            is_missing=failure == errno.ENOENT,
-        )
+    child.check_exec()
     return child.wait()
 
 

@@ -12,6 +12,8 @@ from contextlib import suppress
 from parprof import resources
 from parprof.errors import CommandError
 
+_NOT_STARTED = 127
+
 
 class Child:
     """A forked child that will exec a command once released, with variables of ours in its environment.
@@ -52,7 +54,7 @@ class Child:
         finally:
             with suppress(OSError):
                 os.write(failure, bytes([code & 0xFF]))
-            os._exit(127)
+            os._exit(_NOT_STARTED)
 
     def release(self) -> None:
         """Let it exec."""
@@ -64,6 +66,19 @@ class Child:
         """errno of a failed exec; 0 when it succeeded or is still under way. Call after the child ended."""
         raw = os.read(self._failure, 1)
         return raw[0] if raw else 0
+
+    def check_exec(self) -> None:
+        """Whether the command was started; call after the child ended.
+
+        Raises:
+            CommandError: the kernel would not start it.
+        """
+        failure = self.exec_failure() if self.poll() == _NOT_STARTED else 0
+        if failure:
+            raise CommandError(
+                f"{self.command[0]} cannot be run: {os.strerror(failure)} ({errno.errorcode.get(failure)})",
+                is_missing=failure == errno.ENOENT,
+            )
 
     def poll(self) -> int | None:
         """The exit code once it ended (128 + signal when a signal ended it), else None."""

@@ -26,6 +26,8 @@ _DECADE = 10.0
 _SLOPE_WITHIN = 1.0
 """Half the width of the 95 % interval of the slope at the larger sizes, at most, of a law that is steeper than linear:
 a wrong power is a factor of ten in what ten times the input takes."""
+_SLOPE_BESIDE = 0.3
+"""How far the law may be from that slope where the interval is narrower: laws are rounded to a few powers."""
 _WORTH_A_WORD = 10.0
 """Routines of which no growth is known and that cost more percent than so are named beside the advice."""
 _VARIES = 2.0
@@ -207,19 +209,20 @@ def forecast(found: list[Line], limit: int) -> list[Forecast]:
 
 
 def _is_sure(line: Line) -> bool:
-    law = line.law
+    return is_sure(line.law) and line.inclusive_percent >= MIN_PERCENT
+
+
+def is_sure(law: Fit) -> bool:
+    """Whether the points support a law so well that it may be extended by a decade."""
     is_wide = law.largest - law.fixed >= _DECADE * (law.smallest - law.fixed)
-    return (
-        law.is_found
-        and law.r2 >= _SURE
-        and is_wide
-        and _slope_is_known(law)
-        and line.inclusive_percent >= MIN_PERCENT
-    )
+    return law.is_found and law.r2 >= _SURE and is_wide and _slope_is_known(law)
 
 
 def _slope_is_known(law: Fit) -> bool:
-    return law.tenfold <= _STEEP or law.exponent_error <= _SLOPE_WITHIN
+    if law.tenfold <= _STEEP:
+        return True
+    differs = abs(law.steepness - law.exponent)
+    return law.exponent_error <= _SLOPE_WITHIN and differs <= max(law.exponent_error, _SLOPE_BESIDE)
 
 
 def advice(found: list[Line]) -> str:
@@ -262,7 +265,12 @@ def _advice(found: list[Line]) -> str:
                 f"no law: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), but how it "
                 f"grows its inputs do not tell: {why_unknown(largest)}"
             )
-        reason = why_unknown(largest) if largest.law.reason in ("", NOISY) else largest.law.reason
+        if largest.law.is_found:
+            return (
+                f"no law is sure: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), and "
+                f"{why_unknown(largest)}; run with inputs of several sizes and add the runs up (--with FILE)"
+            )
+        reason = why_unknown(largest) if largest.law.reason == NOISY else largest.law.reason
         return (
             f"no law: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), but its "
             f"inputs tell no growth ({reason}); run with inputs of several sizes and add the runs up "
@@ -317,7 +325,8 @@ def why_unknown(line: Line) -> str:
     if law.is_found and not _slope_is_known(law):
         return f"its points fit {law.model}, but how steeply it grows at its larger inputs is uncertain"
     if law.is_found:
-        return f"its largest input was less than {_DECADE:.0f} times its smallest"
+        beginning = "" if law.model == CONSTANT else f"its points fit {law.model}, but "
+        return f"{beginning}its largest input was less than {_DECADE:.0f} times its smallest"
     if law.reason == EXPONENTIAL:
         return f"it grows exponentially, {times(law.factor)} for each further cell"
     if _varies(line):

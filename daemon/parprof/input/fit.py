@@ -22,6 +22,8 @@ from parprof.values import dataclass
 MIN_SIZES = 5
 MIN_RANGE = 3.0
 """The largest size over the smallest, at least."""
+_MIN_APART, _APART = 5, 0.1
+"""So many sizes, at least, are apart by this part of the range: some beside each other tell no more than one."""
 MAX_BINS = 60
 NOISE = 0.35
 """A relative error beyond which a law explains nothing."""
@@ -30,6 +32,7 @@ CONSTANT = "constant"
 NOISY = "noise"
 ALIKE = "sizes too alike"
 EXPONENTIAL = "exponential"
+_ABOUT = "about"
 _SMALLEST = 0.1
 """The part of the sizes that may be left out, the smallest: what happens there is seldom the algorithm."""
 _TOLERANCE, _SLACK = 1.3, 0.02
@@ -54,6 +57,8 @@ _MAX_ERROR_BEYOND, _MIN_R2_BEYOND = 0.15, 0.99
 _MIN_R2_EXPONENTIAL = 0.995
 _MIN_STEEPNESS = 50.0
 """The cost at the largest size over that at the smallest, at least, of an exponential growth."""
+
+_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 Terms = tuple[Callable[[float], float], ...]
 
@@ -115,6 +120,8 @@ class Fit:
     """The power of n that the costs follow at the larger sizes."""
     exponent_error: float = 0.0
     """Half the width of its 95 % interval."""
+    steepness: float = 0.0
+    """The same power, by the law: beyond the interval the points say something else at their end."""
     n_sizes: int = 0
     smallest: float = 0.0
     largest: float = 0.0
@@ -143,10 +150,12 @@ def fit(sizes: Sequence[Size]) -> Fit:
     """The law that these follow; where there is none, the one that all but the smallest follow."""
     known = sorted(size for size in sizes if size.n > 0 and size.cost > 0)
     found = _fit(known)
-    if found.reason == NOISY:
+    if found.reason == NOISY or found.reason.startswith(_ABOUT):
         larger = _fit(known[math.ceil(len(known) * _SMALLEST) :])
-        if not larger.is_found:
-            larger = _beyond_a_fixed_part(known[len(known) // 2 :])
+        if larger.is_found:
+            return larger
+    if not found.is_found:
+        larger = _beyond_a_fixed_part(known[len(known) // 2 :])
         if larger.is_found:
             return larger
     if found.reason in (NOISY, ALIKE):
@@ -176,6 +185,8 @@ def _beyond_a_fixed_part(known: Sequence[Size]) -> Fit:
     r2 = _r2(beyond, _Candidate(model, error, 1.0, lambda n: factor * n**power))
     if error > _MAX_ERROR_BEYOND or r2 < _MIN_R2_BEYOND or beyond[-1].n < MIN_RANGE * beyond[0].n:
         return Fit("")
+    if _apart(_logs(beyond)) < _MIN_APART:
+        return Fit("")
     exponent, exponent_error = slope(beyond)
     return Fit(
         model=model,
@@ -183,6 +194,7 @@ def _beyond_a_fixed_part(known: Sequence[Size]) -> Fit:
         error=error,
         exponent=exponent,
         exponent_error=exponent_error,
+        steepness=power,
         n_sizes=len(known),
         smallest=smallest,
         largest=largest,
@@ -203,6 +215,8 @@ def _exponential(known: Sequence[Size]) -> Fit | None:
     larger = known[len(known) // 2 :] if len(known) >= 2 * _MIN_SIZES_BEYOND else known
     smallest, largest = larger[0], larger[-1]
     if len(larger) < _MIN_SIZES_BEYOND or largest.cost < _MIN_STEEPNESS * smallest.cost:
+        return None
+    if _apart([size.n for size in larger]) < MIN_SIZES:
         return None
     mean_n = sum(size.n for size in larger) / len(larger)
     logs = [math.log(size.cost) for size in larger]
@@ -243,15 +257,21 @@ def _fit(known: Sequence[Size]) -> Fit:
         return none(ALIKE)
     best = _choose(binned)
     r2 = _r2(binned, best)
+    apart = _apart(_logs(binned))
+    if apart < _MIN_APART and best.model != CONSTANT:
+        return none(f"{_ABOUT} {_count(apart)}", r2)
     if best.error > NOISE or (best.model != CONSTANT and r2 < MIN_R2):
         return none(NOISY, r2)
-    exponent, exponent_error = slope([size for size in binned if size.n**2 >= smallest * largest] or binned)
+    larger = [size for size in binned if size.n**2 >= smallest * largest] or binned
+    exponent, exponent_error = slope(larger)
+    steepness, _ = slope([Size(size.n, best.predict(size.n)) for size in larger])
     return Fit(
         model=best.model,
         r2=r2,
         error=best.error,
         exponent=exponent,
         exponent_error=exponent_error,
+        steepness=steepness,
         n_sizes=len(known),
         smallest=smallest,
         largest=largest,
@@ -274,8 +294,28 @@ def slope(sizes: Sequence[Size]) -> tuple[float, float]:
         return 0.0, math.inf
     found = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
     rest = sum((y - mean_y - found * (x - mean_x)) ** 2 for x, y in zip(xs, ys, strict=True))
-    student = 1.96 + 2.4 / (n - 2)  # close to Student's t at 97.5 %
-    return found, student * math.sqrt(rest / (n - 2) / spread)
+    return found, _student(n - 2) * math.sqrt(rest / (n - 2) / spread)
+
+
+def _student(freedom: int) -> float:
+    """Student's t at 97.5 %, within 1 %, for so many degrees of freedom."""
+    return _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else 1.96 + 2.5 / freedom
+
+
+def _apart(places: Sequence[float]) -> int:
+    """How many of these, in order, are apart: sizes in two groups are as good as two sizes, however many they are."""
+    if not places:
+        return 0
+    step = _APART * (places[-1] - places[0])
+    count, last = 1, places[0]
+    for place in places:
+        if place - last >= step > 0:
+            count, last = count + 1, place
+    return count
+
+
+def _logs(sizes: Sequence[Size]) -> list[float]:
+    return [math.log(size.n) for size in sizes]
 
 
 def _binned(sizes: Sequence[Size]) -> list[Size]:

@@ -13,7 +13,7 @@ from parprof.files.maps_line import MapsLine
 from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName, total
 from parprof.input.records import BackEnd, InputRecord, Lacking, PointRow
 from parprof.symbols import Symbolizer
-from parprof.symbols.names import without_clone_suffixes
+from parprof.symbols.names import without_clone_suffixes, without_defaults
 from parprof.untrusted import visible
 
 _TOOLS = {BackEnd.TSAN: "tsan", BackEnd.VALGRIND: "valgrind"}
@@ -53,7 +53,7 @@ class Names:
         self._known = {}
         for routine, request in asked.items():
             frame = found[request][-1]
-            name = _ALIAS.sub("", without_clone_suffixes(frame.name))
+            name = without_defaults(_ALIAS.sub("", without_clone_suffixes(frame.name)))
             self._known[routine] = RoutineName(name, frame.module, frame.file, frame.start_line or frame.line)
 
     def of(self, identity: int) -> RoutineName:

@@ -18,6 +18,7 @@ from parprof.input.answer import (
     grows_exponentially,
     growth,
     hurts_first,
+    is_sure,
     place,
     times,
     why_unknown,
@@ -170,6 +171,11 @@ def _law(line: Line) -> str:
         return f"<b>grows exponentially: each further cell of input takes {times(law.factor)} as long</b>"
     if not law.is_found:
         return f"<b>no growth is known: {text(why_unknown(line), 300)}</b>"
+    if not is_sure(law):
+        return (
+            f"<b>what ten times the input would cost is not known: {text(why_unknown(line), 300)}</b> "
+            f"({text(describe(law))})"
+        )
     return f"<b>{text(growth(law))}: ten times the input, {times(law.tenfold)} the cost</b> ({text(describe(law))})"
 
 
@@ -180,7 +186,7 @@ def _plot(points: Sequence[Point], size: Callable[[Point], int], metric: str, un
     known = _thinned(known)
     sizes = [float(size(point)) for point in known]
     costs = [max(point.cost_mean, 1.0) for point in known] + [float(point.cost_max) for point in known]
-    ahead = [(sizes[-1], costs[len(known) - 1])] if law.is_found else []
+    ahead = [(sizes[-1], costs[len(known) - 1])] if is_sure(law) else []
     ahead += [(law.fixed + 10 * (n - law.fixed), cost * law.tenfold) for n, cost in ahead]
     xs = _Axis(sizes + [n for n, _ in ahead], _LEFT, _WIDTH - _RIGHT)
     costs += [cost for _, cost in ahead]

@@ -15,7 +15,7 @@ from parprof.cache import cache_directory
 from parprof.errors import CommandError, KernelUnsupported, UsageError
 from parprof.files.elf import ElfFile
 from parprof.files.elf_image import ElfError
-from parprof.instruments import valgrind_tool
+from parprof.instruments import startable, valgrind_tool
 from parprof.instruments.toolchain import Library
 from parprof.untrusted import visible
 from parprof.values import dataclass
@@ -63,6 +63,7 @@ _CLANG_FLAGS = (
     # elements of a local array have hooks where the array is known to others; until LLVM 21 each element is asked alone
     *("-mllvm", "-capture-tracking-max-uses-to-explore=0"),
     "-mprefer-vector-width=128",  # accesses of more than 16 bytes have no hooks
+    "-Wno-unused-command-line-argument",  # where objects are linked, or assembled
 )
 
 
@@ -103,7 +104,7 @@ def plan(tool: str, command: Sequence[str], records: Path, *, contexts: bool = F
     ``records`` is an empty directory. ``contexts``: routines are told apart by who called them.
 
     Raises:
-        CommandError: there is no such program.
+        CommandError: there is no such program, or it cannot be started.
         UsageError: the program is not built for the tool.
         KernelUnsupported: the tool cannot be had.
     """
@@ -127,6 +128,7 @@ def plan(tool: str, command: Sequence[str], records: Path, *, contexts: bool = F
             filter(None, (os.fspath(library_directory()), os.environ.get("LD_LIBRARY_PATH")))
         )
         return Start("tsan", tuple(command), {**ours, "LD_LIBRARY_PATH": path})
+    startable.check(program)
     prefix, environment = valgrind_tool.start(records)
     return Start("valgrind", (*prefix, *command), {**environment, **ours})
 

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import IO, Any
 
 from parprof.errors import ProfileFormatError
-from parprof.input.answer import Line, advice, lines
+from parprof.input.answer import Line, advice, is_sure, lines
 from parprof.input.fit import Fit
 from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName
 from parprof.untrusted import chunks, open_regular, visible
@@ -94,6 +94,7 @@ def _point(point: Point) -> dict[str, Any]:
 
 def _fit(found: Fit, metric: str) -> dict[str, Any]:
     out: dict[str, Any] = {"metric": metric, "model": found.model or None, "r2": _rounded(found.r2)}
+    out["sure"] = is_sure(found)
     if not found.is_found:
         out["reason"] = found.reason
         if found.factor:

@@ -22,6 +22,8 @@ _SUBDIRECTORY = "instrument"
 _CACHE_BYTES = 16 << 20
 _COMPILERS = ("cc", "gcc", "clang")
 _COMPILE_SECONDS = 120
+PLAIN_VARIABLE = "PARPROF_PLAIN_CC"
+"""In the environment of compilers that build what is ours: CC may be `parprof cc`, perhaps in a script."""
 _FLAGS = ("-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-Wall", "-Wextra")
 
 
@@ -95,12 +97,14 @@ class Library:
 
 
 def find_compiler() -> str:
-    """The path of a C compiler: that of the CC variable, or the first of the usual names.
+    """The path of a C compiler: that of the CC variable, if it names one, or the first of the usual names.
 
     Raises:
         KernelUnsupported: there is none.
     """
-    names = (os.environ["CC"],) if os.environ.get("CC") else _COMPILERS
+    names = tuple(
+        filter(None, (os.environ.get("CC"), *_COMPILERS))
+    )  # CC may be of several words, of ours even
     found = next((path for path in map(shutil.which, names) if path), None)
     if found is None:
         raise KernelUnsupported(
@@ -110,9 +114,19 @@ def find_compiler() -> str:
     return found
 
 
+def _environment() -> dict[str, str]:
+    return {**os.environ, PLAIN_VARIABLE: "1"}
+
+
 def compiler_version(compiler: str) -> str:
     """What a compiler says that it is."""
-    done = subprocess.run([compiler, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+    done = subprocess.run(
+        [compiler, "--version"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=30,
+        env=_environment(),
+    )
     return done.stdout.decode(errors="replace").partition("\n")[0]
 
 
@@ -124,7 +138,12 @@ def run_compiler(command: Sequence[str], what: str) -> None:
     """
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMPILE_SECONDS, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_COMPILE_SECONDS,
+            check=False,
+            env=_environment(),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise KernelUnsupported(f"compiling {what}: {error}") from error

@@ -35,6 +35,12 @@ def without_clone_suffixes(name: str) -> str:
     return _CLONE.sub("", name) or name if "." in name else name
 
 
+_STRING = re.compile(
+    r"std::(?:__cxx11::|__1::)?basic_string<char, std::(?:__1::)?char_traits<char>, std::(?:__1::)?allocator<char> ?>"
+)
+_ALLOCATOR = ", std::allocator<"
+
+
 @cache
 def _libraries() -> tuple[Any, Any] | None:
     try:
@@ -118,6 +124,28 @@ def readable(name: str) -> str:
         base, dot, suffix = name.partition(".")
         name = (pydemumble.demangle(base) or base) + dot + suffix
     return name if len(name) <= MAX_NAME else name[:MAX_NAME] + "..."
+
+
+def without_defaults(name: str) -> str:
+    """A demangled C++ name without what the library's templates have by default.
+
+    >>> string = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >"
+    >>> without_defaults(f"f(std::vector<{string}, std::allocator<{string} > > const&)")
+    'f(std::vector<std::string> const&)'
+    >>> without_defaults("g(std::vector<long, std::allocator<")
+    'g(std::vector<long, std::allocator<'
+    """
+    name = _STRING.sub("std::string", name)
+    start = 0
+    while (start := name.find(_ALLOCATOR, start)) >= 0:
+        end, depth = start + len(_ALLOCATOR), 1
+        while depth and end < len(name):
+            depth += {"<": 1, ">": -1}.get(name[end], 0)
+            end += 1
+        if depth:
+            break
+        name = name[:start] + name[end:].removeprefix(" ")
+    return name
 
 
 def without_return_type(name: str) -> str:
