@@ -194,6 +194,7 @@ enum pause {
 struct held {
 	uintptr_t key;
 	uint32_t site, site_before;
+	uint32_t parts; /* of the time that it is held one in so many counts; 0: none, the thread had the lock already */
 	uint64_t since; /* the thread's total then */
 };
 
@@ -406,6 +407,7 @@ struct hold {
 };
 
 void span_acquired(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address);
+void span_acquired_with_others(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address);
 bool span_releasing(struct thread *self, uintptr_t key);
 void span_forget_hold(struct thread *self, uintptr_t key);
 struct hold span_longest_hold(struct prof *holds);
