@@ -4,7 +4,7 @@
  * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_conditions.c, span_semaphores.c,
  * span_futex.c, span_runtime.c) say what happens; span.c (strands and paths), span_tasks.c, span_dependences.c,
  * span_loops.c, span_doacross.c, span_holds.c (locks), span_tokens.c, span_regions.c (teams and their barriers) and
- * span_phases.c compute; span_record.h is what comes out.
+ * span_phases.c compute; span_sites.c and span_chains.c say where in the code; span_record.h is what comes out.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
  * executes between two calls of the runtime. Each *frame* (a thread's share of a region, or a task) knows the
@@ -304,7 +304,14 @@ uint32_t span_site(enum span_kind kind, uintptr_t address, uintptr_t origin);
 uintptr_t span_site_address(uint32_t site);
 uintptr_t span_site_origin(uint32_t site);
 void span_reset_sites(struct span_record *record);
+void span_lock_sites(void);
+void span_unlock_sites(void);
+uint32_t span_resolve(struct span_record *record, uintptr_t address, uint64_t *vaddr);
 void span_describe_call(struct span_call *call, uintptr_t address, uintptr_t callee, uintptr_t caller);
+
+/* calls around a call (span_chains.c) */
+uintptr_t span_chain(uintptr_t caller);
+void span_reset_chains(struct span_record *record);
 
 /* frames and paths */
 struct frame *span_new_frame(struct thread *self);

@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "span_clock.c"
+#include "span_chains.c"
 #include "span_sites.c"
 #include "span_segments.c"
 #include "span_call_sites.c"

@@ -15,6 +15,7 @@ LIBRARY = Library(
         "span.h",
         "span_call_sites.c",
         "span_calls.c",
+        "span_chains.c",
         "span_calls.h",
         "span_clock.c",
         "span_clock.h",
