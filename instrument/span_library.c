@@ -16,6 +16,7 @@
 #include "span_phases.c"
 #include "span_dependences.c"
 #include "span_doacross.c"
+#include "span_stages.c"
 #include "span_tasks.c"
 #include "span_regions.c"
 #include "span_process.c"

@@ -42,6 +42,7 @@ LIBRARY = Library(
         "span_segments.c",
         "span_semaphores.c",
         "span_sites.c",
+        "span_stages.c",
         "span_tasks.c",
         "span_threads.c",
         "span_tokens.c",
