@@ -27,6 +27,7 @@ static void book(struct thread *self, struct frame *frame, uint64_t cycles)
 	}
 	self->total += cycles;
 	self->implicit->busy += cycles;
+	self->implicit->worked += cycles;
 	frame->c += cycles;
 	if (frame->is_root) {
 		struct span_site *site = &span_record->sites[frame->site];

@@ -3,8 +3,8 @@
  * libparprof_span: work and span of a running program, by site. The front ends (span_gomp*.c for GNU libgomp,
  * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_conditions.c, span_semaphores.c,
  * span_futex.c, span_runtime.c) say what happens; span.c (strands and paths), span_tasks.c, span_dependences.c,
- * span_loops.c, span_doacross.c, span_holds.c (locks), span_tokens.c, span_regions.c (teams and their barriers) and
- * span_phases.c compute; span_record.h is what comes out.
+ * span_loops.c, span_doacross.c, span_holds.c (locks), span_tokens.c, span_stages.c, span_regions.c (teams and their barriers) and
+ * span_phases.c compute; span_sites.c and span_chains.c say where in the code; span_record.h is what comes out.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
  * executes between two calls of the runtime. Each *frame* (a thread's share of a region, or a task) knows the
@@ -63,6 +63,14 @@ struct loop {
 	bool has_waits;
 };
 
+/* Of the tasks that a member makes in a phase: see span_stages.c. */
+struct stages {
+	bool is_open;
+	uint64_t c, sum; /* when the first one since was made: the member's path, and the work of all members */
+	uint64_t first_c, first_sum; /* the same of the phase's first one */
+	uint64_t extra; /* that those which are over took more than their paths */
+};
+
 struct phase {
 	struct group group;
 	struct prof work;
@@ -70,6 +78,9 @@ struct phase {
 	uint64_t busiest;  /* what the thread did that did most, with the runtime's own code */
 	struct loop *loops;
 	struct doacross *doacrosses;
+	struct stages stages; /* of the member that makes tasks */
+	uint32_t makers;      /* so many do */
+	uint64_t others;      /* the longest path of one that does not */
 	/* by call site */
 	struct call_prof loop_calls; /* of the path: its loops' */
 	uint64_t called;	     /* work in calls that the members made */
@@ -90,6 +101,7 @@ struct team {
 	struct frame *members, *own; /* own: its creator's, before that begins */
 	bool has_barriers;
 	uint32_t size, level;
+	uint32_t asked; /* how many it will be; 0: not known */
 	uintptr_t origin; /* the call that started it */
 	bool is_posix;	  /* threads of POSIX, not of a runtime */
 	bool is_pool;	  /* of a runtime that says what happens: see span_runtime.c */
@@ -174,6 +186,8 @@ struct frame {
 	/* of the thread whose work it books: */
 	uint64_t tasks; /* that it made */
 	uint64_t busy;	/* in this phase: its work, and what it was on a CPU between strands */
+	uint64_t worked; /* since its team began */
+	struct stages stages;
 	/* from here on a new frame is not cleared: the profs of one that is gone are empty */
 	struct prof prof __attribute__((aligned(CLEARED))), longest_prof;
 	struct children_calls children; /* that of a frame which is gone is empty, and its room is used again */
@@ -194,6 +208,7 @@ enum pause {
 struct held {
 	uintptr_t key;
 	uint32_t site, site_before;
+	uint32_t parts; /* of the time that it is held one in so many counts; 0: none, the thread had the lock already */
 	uint64_t since; /* the thread's total then */
 };
 
@@ -303,7 +318,14 @@ uint32_t span_site(enum span_kind kind, uintptr_t address, uintptr_t origin);
 uintptr_t span_site_address(uint32_t site);
 uintptr_t span_site_origin(uint32_t site);
 void span_reset_sites(struct span_record *record);
+void span_lock_sites(void);
+void span_unlock_sites(void);
+uint32_t span_resolve(struct span_record *record, uintptr_t address, uint64_t *vaddr);
 void span_describe_call(struct span_call *call, uintptr_t address, uintptr_t callee, uintptr_t caller);
+
+/* calls around a call (span_chains.c) */
+uintptr_t span_chain(uintptr_t caller);
+void span_reset_chains(struct span_record *record);
 
 /* frames and paths */
 struct frame *span_new_frame(struct thread *self);
@@ -406,6 +428,7 @@ struct hold {
 };
 
 void span_acquired(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address);
+void span_acquired_with_others(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address);
 bool span_releasing(struct thread *self, uintptr_t key);
 void span_forget_hold(struct thread *self, uintptr_t key);
 struct hold span_longest_hold(struct prof *holds);
@@ -437,6 +460,12 @@ void span_open_group(struct frame *frame);
 void span_close_group(struct thread *self, struct frame *frame);
 void span_keep_pattern(struct group *group, struct frame *pattern);
 void span_release_patterns(struct thread *self, struct group *group);
+
+/* stages of tasks (span_stages.c) */
+void span_stage_task(struct frame *member);
+void span_stage_end(struct frame *member);
+void span_stages_report(struct phase *phase, struct frame *member);
+uint64_t span_stages_extra(struct team *team, struct phase *phase, uint64_t length, uint64_t cores);
 
 /* dependences (span_dependences.c) */
 void span_depend_on(struct thread *self, struct frame *parent, struct frame *child, void *address, bool is_in,

@@ -3,19 +3,41 @@
 #define _GNU_SOURCE
 #include "span.h"
 
-/* The thread holds a lock from here on. */
-void span_acquired(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address)
+static bool is_held_by(const struct thread *self, uintptr_t key)
+{
+	for (uint32_t at = 0; at < self->held_count; at++) {
+		if (self->held[at].key == key)
+			return true;
+	}
+	return false;
+}
+
+static void begin_hold(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address, uint32_t parts)
 {
 	struct held *held;
 
 	if (self->frame->is_root || self->held_count == MAX_HELD)
 		return;
+	parts = is_held_by(self, key) ? 0 : parts;
 	held = &self->held[self->held_count++];
 	held->key = key;
+	held->parts = parts;
 	held->since = self->total;
 	held->site_before = self->frame->site;
 	self->frame->site = held->site = span_site(kind, address, 0);
 	span_count(self, self->frame->site);
+}
+
+/* The thread holds a lock from here on. */
+void span_acquired(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address)
+{
+	begin_hold(self, key, kind, address, 1);
+}
+
+/* The same beside others that do not exclude it, readers: as many as there are cores. */
+void span_acquired_with_others(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address)
+{
+	begin_hold(self, key, kind, address, span_record->threads ? span_record->threads : 1);
 }
 
 /* The thread is about to give a lock back; its strand has ended. Returns whether it was known to have it. */
@@ -30,7 +52,9 @@ bool span_releasing(struct thread *self, uintptr_t key)
 		return false;
 	held = self->held[at - 1];
 	/* a lock that is taken in several places has several parts; `origin` is the critical section */
-	prof_add(&self->implicit->holds, span_site(SPAN_LOCK, key, held.site), self->total - held.since, 1);
+	if (held.parts)
+		prof_add(&self->implicit->holds, span_site(SPAN_LOCK, key, held.site),
+			 (self->total - held.since) / held.parts, 1);
 	if (at == self->held_count)
 		self->frame->site = held.site_before;
 	memmove(&self->held[at - 1], &self->held[at], (self->held_count - at) * sizeof(held));

@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "span_clock.c"
+#include "span_chains.c"
 #include "span_sites.c"
 #include "span_segments.c"
 #include "span_call_sites.c"
@@ -15,6 +16,7 @@
 #include "span_phases.c"
 #include "span_dependences.c"
 #include "span_doacross.c"
+#include "span_stages.c"
 #include "span_tasks.c"
 #include "span_regions.c"
 #include "span_process.c"

@@ -4,6 +4,8 @@
  * hold times of each lock are added up, and no phase is shorter than that sum.
  */
 #define _GNU_SOURCE
+#include <time.h>
+
 #include "span.h"
 
 #define NAMELESS ((uintptr_t)1) /* the key of the one critical section without a name */
@@ -95,43 +97,80 @@ GIVE(__kmpc_end_ordered, (void *place, int thread), ORDERED, place, thread)
 TAKE(__kmpc_atomic_start, SPAN_CRITICAL, (void), ATOMIC)
 GIVE(__kmpc_atomic_end, (void), ATOMIC)
 
-/* pthread mutexes in regions */
+/* locks of POSIX */
 
-#define MUTEX_CALL(name)                                                                                              \
-	REAL(int, name, (pthread_mutex_t *));                                                                         \
+#define LOCK_CALL(name, parameters)                                                                                   \
+	REAL(int, name, parameters);                                                                                  \
 	struct thread *self = &span_self;                                                                             \
 	int failure
-#define TAKE_MUTEX(name)                                                                                              \
-	EXPORT int name(pthread_mutex_t *mutex)                                                                       \
+/* Returns 0 where it got the lock. `acquired` says how the thread has it then. */
+#define TAKE_LOCK(name, acquired, parameters, key, ...)                                                               \
+	EXPORT int name parameters                                                                                    \
 	{                                                                                                             \
-		MUTEX_CALL(name);                                                                                     \
+		LOCK_CALL(name, parameters);                                                                          \
                                                                                                                       \
 		if (!is_inside(self))                                                                                 \
-			return call(mutex);                                                                           \
+			return call(__VA_ARGS__);                                                                     \
 		span_end_strand(self);                                                                                \
-		failure = call(mutex);                                                                                \
-		if (!failure) {                                                                                       \
-			span_acquired(self, (uintptr_t)mutex, SPAN_CRITICAL, CALLER);                                 \
-			span_guard_locked(self, mutex);                                                               \
-		}                                                                                                     \
+		failure = call(__VA_ARGS__);                                                                          \
+		if (!failure)                                                                                         \
+			acquired(self, key, CALLER);                                                                  \
+		span_begin_strand(self);                                                                              \
+		return failure;                                                                                       \
+	}
+#define GIVE_LOCK(name, type, before)                                                                                 \
+	EXPORT int name(type *lock)                                                                                   \
+	{                                                                                                             \
+		LOCK_CALL(name, (type *));                                                                            \
+                                                                                                                      \
+		if (!is_inside(self))                                                                                 \
+			return call(lock);                                                                            \
+		span_end_strand(self);                                                                                \
+		span_releasing(self, (uintptr_t)lock);                                                                \
+		before;                                                                                               \
+		failure = call(lock);                                                                                 \
+		span_after_unlock(self);                                                                              \
 		span_begin_strand(self);                                                                              \
 		return failure;                                                                                       \
 	}
 
-TAKE_MUTEX(pthread_mutex_lock)
-TAKE_MUTEX(pthread_mutex_trylock)
-
-EXPORT int pthread_mutex_unlock(pthread_mutex_t *mutex)
+static void has_taken_mutex(struct thread *self, pthread_mutex_t *mutex, uintptr_t caller)
 {
-	MUTEX_CALL(pthread_mutex_unlock);
-
-	if (!is_inside(self))
-		return call(mutex);
-	span_end_strand(self);
-	span_releasing(self, (uintptr_t)mutex);
-	span_guard_unlocking(self, mutex);
-	failure = call(mutex);
-	span_after_unlock(self);
-	span_begin_strand(self);
-	return failure;
+	span_acquired(self, (uintptr_t)mutex, SPAN_CRITICAL, caller);
+	span_guard_locked(self, mutex);
 }
+
+static void excludes_others(struct thread *self, const volatile void *lock, uintptr_t caller)
+{
+	span_acquired(self, (uintptr_t)lock, SPAN_CRITICAL, caller);
+}
+
+static void reads_beside_others(struct thread *self, pthread_rwlock_t *lock, uintptr_t caller)
+{
+	span_acquired_with_others(self, (uintptr_t)lock, SPAN_CRITICAL, caller);
+}
+
+#define UNTIL const struct timespec *until
+#define BY_CLOCK clockid_t clock, const struct timespec *until
+
+TAKE_LOCK(pthread_mutex_lock, has_taken_mutex, (pthread_mutex_t * mutex), mutex, mutex)
+TAKE_LOCK(pthread_mutex_trylock, has_taken_mutex, (pthread_mutex_t * mutex), mutex, mutex)
+TAKE_LOCK(pthread_mutex_timedlock, has_taken_mutex, (pthread_mutex_t * mutex, UNTIL), mutex, mutex, until)
+TAKE_LOCK(pthread_mutex_clocklock, has_taken_mutex, (pthread_mutex_t * mutex, BY_CLOCK), mutex, mutex, clock, until)
+GIVE_LOCK(pthread_mutex_unlock, pthread_mutex_t, span_guard_unlocking(self, lock))
+
+TAKE_LOCK(pthread_spin_lock, excludes_others, (pthread_spinlock_t * lock), lock, lock)
+TAKE_LOCK(pthread_spin_trylock, excludes_others, (pthread_spinlock_t * lock), lock, lock)
+GIVE_LOCK(pthread_spin_unlock, pthread_spinlock_t, (void)0)
+
+#define READ(name, ...) TAKE_LOCK(name, reads_beside_others, __VA_ARGS__)
+#define WRITE(name, ...) TAKE_LOCK(name, excludes_others, __VA_ARGS__)
+READ(pthread_rwlock_rdlock, (pthread_rwlock_t * lock), lock, lock)
+READ(pthread_rwlock_tryrdlock, (pthread_rwlock_t * lock), lock, lock)
+READ(pthread_rwlock_timedrdlock, (pthread_rwlock_t * lock, UNTIL), lock, lock, until)
+READ(pthread_rwlock_clockrdlock, (pthread_rwlock_t * lock, BY_CLOCK), lock, lock, clock, until)
+WRITE(pthread_rwlock_wrlock, (pthread_rwlock_t * lock), lock, lock)
+WRITE(pthread_rwlock_trywrlock, (pthread_rwlock_t * lock), lock, lock)
+WRITE(pthread_rwlock_timedwrlock, (pthread_rwlock_t * lock, UNTIL), lock, lock, until)
+WRITE(pthread_rwlock_clockwrlock, (pthread_rwlock_t * lock, BY_CLOCK), lock, lock, clock, until)
+GIVE_LOCK(pthread_rwlock_unlock, pthread_rwlock_t, (void)0)

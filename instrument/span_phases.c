@@ -53,6 +53,12 @@ void span_end_serial(uintptr_t address)
 
 /* a team's phases */
 
+static void forget_stages(struct phase *phase)
+{
+	phase->makers = 0;
+	phase->others = 0;
+}
+
 void span_phase_init(struct phase *phase)
 {
 	atomic_flag_clear(&phase->group.lock.taken);
@@ -63,6 +69,7 @@ void span_phase_init(struct phase *phase)
 	phase->loops = NULL;
 	phase->doacrosses = NULL;
 	phase->called = phase->busiest = 0;
+	forget_stages(phase);
 	memset(&phase->loop_calls, 0, sizeof(phase->loop_calls));
 	prof_init(&phase->group.best_prof);
 	prof_init(&phase->work);
@@ -79,6 +86,7 @@ static void reset(struct phase *phase)
 	prof_clear(&phase->work);
 	prof_clear(&phase->holds);
 	phase->busiest = 0;
+	forget_stages(phase);
 }
 
 void span_phase_free(struct phase *phase)
@@ -128,15 +136,28 @@ static void add_bound(struct prof *prof)
 		span_record->sites[entries[i].site].bound += entries[i].cycles;
 }
 
+/* The longest path, and by its part of the rest what tasks take more that are not on it. */
+static void add_stages(struct phase *phase, uint64_t extra)
+{
+	struct prof rest;
+
+	add_bound(&phase->group.best_prof);
+	prof_init(&rest);
+	prof_union_rest(&rest, &phase->work, &phase->group.best_prof);
+	prof_scale(&rest, extra);
+	add_bound(&rest);
+	prof_free(&rest);
+}
+
 /* What one phase of an outermost region adds to the program's: it takes no less than its longest path, its work
- * divided by the cores that the team can use, and the hold time of any lock. */
+ * divided by the cores that the team can use, the hold time of any lock, and its stages of tasks one after the other. */
 static void add_to_record(struct team *team, struct phase *phase, uint32_t site, uint64_t length, bool is_last)
 {
 	struct prof *path = &phase->group.best_prof;
 	struct prof_entry *entries = prof_entries(path);
 	uint32_t cores = team->size, wide;
 	struct hold hold = span_longest_hold(&phase->holds);
-	uint64_t even, least, alone;
+	uint64_t even, extra, least, alone;
 
 	begin_update();
 	alone = span_record->sites[site].bound;
@@ -144,6 +165,7 @@ static void add_to_record(struct team *team, struct phase *phase, uint32_t site,
 	if (span_record->threads && (atomic_load(&team->has_nested) || cores > span_record->threads))
 		cores = span_record->threads;
 	even = prof_total(&phase->work) / cores;
+	extra = span_stages_extra(team, phase, length, cores);
 	for (uint32_t i = 0; i < path->length; i++) {
 		span_record->sites[entries[i].site].span += entries[i].cycles;
 		span_record->sites[entries[i].site].span_count += entries[i].count;
@@ -158,18 +180,20 @@ static void add_to_record(struct team *team, struct phase *phase, uint32_t site,
 		span_record->sites[entries[i].site].hold += entries[i].cycles;
 		span_record->sites[entries[i].site].count += entries[i].count;
 	}
-	if (length > even && largest(path))
-		span_record->sites[largest(path)->site].uneven += length - even;
-	if (hold.cycles > length && hold.cycles > even) {
+	least = length + extra > even ? length + extra : even;
+	if (least > even && largest(path))
+		span_record->sites[largest(path)->site].uneven += least - even;
+	if (hold.cycles > least) {
 		span_record->sites[hold.site].bound += hold.cycles;
-		span_record->sites[hold.site].critical += hold.cycles - (length > even ? length : even);
+		span_record->sites[hold.site].critical += hold.cycles - least;
+	} else if (extra && length + extra > even) {
+		add_stages(phase, extra);
 	} else if (even > length) {
 		prof_scale(&phase->work, even);
 		add_bound(&phase->work);
 	} else {
 		add_bound(path);
 	}
-	least = length > even ? length : even;
 	least = hold.cycles > least ? hold.cycles : least;
 	/* the first thread's code between others' threads is serial code of the record, whose bound the reader adds */
 	alone = team->is_posix ? span_record->sites[site].bound - alone : 0;

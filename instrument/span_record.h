@@ -12,11 +12,14 @@
 #include <stdint.h>
 
 #define SPAN_MAGIC 0x314e415053505250ull /* "PRPSPAN1" */
-#define SPAN_VERSION 3
+#define SPAN_VERSION 4
 #define SPAN_MAX_SITES 4096
 #define SPAN_MAX_MODULES 256
 #define SPAN_MAX_CALLS 4096
 #define SPAN_CALL_AMOUNTS 9
+#define SPAN_MAX_CHAINS 256
+#define SPAN_CHAIN_CALLS 16
+#define SPAN_CHAIN_BASE 1024 /* an address without a module from here on is a chain of calls: its index is added */
 #define SPAN_PATH_BYTES 480
 #define SPAN_COMMAND_BYTES 256
 
@@ -88,6 +91,14 @@ struct span_call {
 	uint64_t on_span[SPAN_CALL_AMOUNTS]; /* of those on the critical path */
 };
 
+/* A call, and the calls around it: of a library that the program's own code called. */
+struct span_chain {
+	uint32_t is_ready;
+	uint32_t count;
+	uint32_t modules[SPAN_CHAIN_CALLS]; /* of the addresses; ~0 if unknown */
+	uint64_t addresses[SPAN_CHAIN_CALLS]; /* the innermost first */
+};
+
 struct span_module {
 	uint32_t is_ready;
 	uint32_t build_id_bytes;
@@ -119,6 +130,7 @@ struct span_record {
 	struct span_site sites[SPAN_MAX_SITES];
 	struct span_module modules[SPAN_MAX_MODULES];
 	struct span_call calls[SPAN_MAX_CALLS];
+	struct span_chain chains[SPAN_MAX_CHAINS];
 };
 
 #endif

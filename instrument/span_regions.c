@@ -87,7 +87,9 @@ struct calls_kept span_member_enter(struct thread *self, struct team *team, size
 	struct calls_kept kept = span_calls_enter(self, team->context);
 
 	span_member_begin(self, team);
-	if (self == team->creator && team->is_outermost && size && size() == 1) {
+	if (self == team->creator && team->is_outermost && size)
+		team->asked = (uint32_t)size();
+	if (self == team->creator && team->asked == 1) {
 		team->is_alone = true;
 		span_begin_strand_after(self, PAUSE_REGION_BEGIN);
 	} else {
@@ -131,6 +133,7 @@ void span_before_barrier(struct thread *self)
 		spin_unlock(&frame->lock);
 	}
 	spin_lock(&phase->group.lock);
+	span_stages_report(phase, frame);
 	prof_union(&phase->work, &frame->work);
 	prof_union(&phase->holds, &frame->holds);
 	take_called(phase, frame);
@@ -177,6 +180,7 @@ void span_after_barrier(struct thread *self, uintptr_t address)
 	frame->group = &phase_of(frame)->group;
 	prof_clear(&frame->prof);
 	atomic_store(&frame->longest, 0);
+	memset(&frame->stages, 0, sizeof(frame->stages));
 	span_forget_dependences(self, frame);
 	if (self == team->creator) {
 		finish_ended(team);
@@ -201,6 +205,7 @@ void span_team_end(struct thread *self, struct team *team, struct frame *frame, 
 		last = phase_of(team->members);
 	for (member = team->members; member; member = member->next_member) {
 		span_report_last(&last->group, member);
+		span_stages_report(last, member);
 		tasks += member->tasks;
 		if (member->busy > last->busiest)
 			last->busiest = member->busy;

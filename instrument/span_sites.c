@@ -123,7 +123,8 @@ static int visit_module(struct dl_phdr_info *info, size_t size, void *argument)
 	return 0;
 }
 
-static uint32_t resolve(struct span_record *record, uintptr_t address, uint64_t *vaddr)
+/* Under the lock. */
+uint32_t span_resolve(struct span_record *record, uintptr_t address, uint64_t *vaddr)
 {
 	struct module_query query = {address, UNKNOWN, address, record};
 
@@ -138,8 +139,8 @@ static void describe_site(struct span_record *record, uint32_t index)
 	struct span_site *site = &record->sites[index];
 
 	site->kind = keys[index].kind;
-	site->module = resolve(record, keys[index].address, &site->address);
-	site->origin_module = resolve(record, keys[index].origin, &site->origin);
+	site->module = span_resolve(record, keys[index].address, &site->address);
+	site->origin_module = span_resolve(record, keys[index].origin, &site->origin);
 	atomic_thread_fence(memory_order_release);
 	site->is_ready = 1;
 	if (record->site_count <= index)
@@ -149,12 +150,22 @@ static void describe_site(struct span_record *record, uint32_t index)
 void span_describe_call(struct span_call *call, uintptr_t address, uintptr_t callee, uintptr_t caller)
 {
 	spin_lock(&table_lock);
-	call->module = resolve(span_record, address, &call->address);
-	call->callee_module = resolve(span_record, callee, &call->callee);
-	call->caller_module = resolve(span_record, caller, &call->caller);
+	call->module = span_resolve(span_record, address, &call->address);
+	call->callee_module = span_resolve(span_record, callee, &call->callee);
+	call->caller_module = span_resolve(span_record, caller, &call->caller);
 	spin_unlock(&table_lock);
 	atomic_thread_fence(memory_order_release);
 	call->is_ready = 1;
+}
+
+void span_lock_sites(void)
+{
+	spin_lock(&table_lock);
+}
+
+void span_unlock_sites(void)
+{
+	spin_unlock(&table_lock);
 }
 
 static uint32_t slot_of(enum span_kind kind, uintptr_t address, uintptr_t origin)
@@ -230,4 +241,5 @@ void span_reset_sites(struct span_record *record)
 	keys[SITE_OTHER].kind = SPAN_OTHER;
 	for (uint32_t index = 0; index < known; index++)
 		describe_site(record, index);
+	span_reset_chains(record);
 }

@@ -40,6 +40,8 @@ struct frame *span_spawn(struct thread *self, enum span_kind kind, uintptr_t add
 	child->is_final = parent->is_final || is_final;
 	/* one that the runtime executes at once for want of room could run in parallel all the same */
 	child->is_serial = is_serial(parent, if_clause);
+	if (parent->is_implicit && !child->is_serial)
+		span_stage_task(parent);
 	return child;
 }
 
@@ -159,6 +161,7 @@ void span_close_group(struct thread *self, struct frame *frame)
 
 	span_take_path(frame, group->best, &group->best_prof, group->best_calls);
 	span_segment_keep(&group->best_calls, NULL);
+	span_stage_end(frame);
 	span_release_patterns(self, group);
 	frame->group = group->outer;
 	prof_free(&group->best_prof);

@@ -365,6 +365,7 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 	struct thread *self = &span_self;
 	struct start *start;
 	struct child *child;
+	uintptr_t caller;
 	int failure;
 
 	span_load();
@@ -372,20 +373,21 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 	    (self->frame == &span_root && live))
 		return call(thread, attributes, body, argument);
 	span_end_strand(self);
+	caller = span_chain(CALLER);
 	start = malloc(sizeof(*start));
 	child = malloc(sizeof(*child));
 	if (!start || !child)
 		abort();
 	if (self->frame == &span_root)
-		begin_phase(self, CALLER);
-	*child = (struct child){.frame = new_thread_frame(self, CALLER)};
+		begin_phase(self, caller);
+	*child = (struct child){.frame = new_thread_frame(self, caller)};
 	*start = (struct start){body, argument, child};
 	failure = call(thread, attributes, thread_body, start);
 	if (failure) {
 		free(start);
 		free(child);
 		if (!live)
-			end_phase(self, CALLER);
+			end_phase(self, caller);
 	} else {
 		spin_lock(&children_lock);
 		child->thread = *thread;
@@ -440,7 +442,7 @@ EXPORT int pthread_join(pthread_t thread, void **result)
 		span_after_wait(self);
 	}
 	if (is_last && self == threads_team.creator)
-		end_phase(self, CALLER);
+		end_phase(self, span_chain(CALLER));
 	span_begin_strand(self);
 	return failure;
 }

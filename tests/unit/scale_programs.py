@@ -36,6 +36,7 @@ _LINKED = (
     "span_doacross",
     "span_kmp",
     "span_left",
+    "span_names",
     "span_semaphores",
     "span_threads",
     "span_tree",

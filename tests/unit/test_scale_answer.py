@@ -67,6 +67,14 @@ def test_amdahl() -> None:
     assert main.lost.runtime == pytest.approx(0.2)
 
 
+def test_without_a_lock_there_are_as_many_cores_as_before() -> None:
+    """Ten threads whose work is half under a lock: x2. Without it x10 at best, however little is done outside."""
+    locked = site(SiteKind.CRITICAL, 20, 5.0, 5.0, critical=4.0)
+    main = scale_of(record(locked, site(SiteKind.REGION, 10, 5.0, 0.0))).main
+    assert main.speedup == pytest.approx(2)
+    assert [one.speedup_if_fixed for one in main.sites] == pytest.approx([10, 2])
+
+
 def test_calls_of_one_line_are_one_site() -> None:
     """A compiler that unrolls a loop makes several of one."""
     calls = [
@@ -197,10 +205,11 @@ def test_hostile_names_are_harmless_everywhere() -> None:
 
 
 def test_the_page_has_a_line_for_each_fix_that_helps() -> None:
-    found = scale_of(record(SERIAL, EVEN, threads=2), record(SERIAL, EVEN))
+    of_two = replace(EVEN, bound_s=4.5, span_s=4.5)
+    found = scale_of(record(SERIAL, of_two, threads=2), record(SERIAL, EVEN))
     ((label, values),) = scale_page.fixed_lines(found.predictions)
     assert label == "serial code before solve.c:10"
-    assert values == [(2.0, pytest.approx(10 / 1.4)), (10.0, pytest.approx(10))]
+    assert values == [(2.0, pytest.approx(2)), (10.0, pytest.approx(10))]
     page = scale_page.page(found).html()
     assert page.count("<polyline") == 3 and "style=" not in page
 

@@ -16,7 +16,7 @@ from parprof.__main__ import main
 from parprof.commands import scale as command
 from parprof.instruments import preload
 from parprof.instruments.preload import obstacle, runtime_inside
-from scale_programs import program
+from scale_programs import WORKLOADS, program
 
 pytestmark = pytest.mark.usefixtures("span_test_clock")
 
@@ -182,3 +182,22 @@ def test_a_serial_run_is_about_any_number_of_cores(
     found = json.loads(capfd.readouterr().out)
     assert found["serial"] is True and found["parallelism"] == pytest.approx(400 / 39)
     assert found["advice"]["speedup_if_fixed"] is None
+
+
+def test_what_cpps_library_calls_is_told_at_the_programs_lines(directory: Path, tmp_path: Path) -> None:
+    """Calls of libstdc++ in libstdc++.so, and of what is inlined from its headers."""
+    source = (WORKLOADS / "span_names.cpp").read_text().splitlines()
+    lock, threads, end = (
+        next(f"span_names.cpp:{at}" for at, line in enumerate(source, 1) if line.endswith(f"// the {mark}"))
+        for mark in ("lock", "threads", "end")
+    )
+    output = tmp_path / "out.json"
+    words = ["--threads", "4", "--json", "-o", str(output), "--", str(program("span_names", directory))]
+    assert main(["scale", "-q", *words]) == 0
+    found = json.loads(output.read_text())
+    assert {one["label"] for one in found["sites"]} >= {
+        f"serial code before {threads}",
+        f"thread at {threads}",
+        f"critical section at {lock}",
+        f"serial code between {threads} and {end}",
+    }

@@ -102,6 +102,21 @@ def test_a_pipeline_of_tasks(run: Run, threads: int) -> None:
     assert ns(record.span_s) == (n + 3) * 10_000
 
 
+@pytest.mark.parametrize("threads", [2, 8, 64])
+def test_tasks_wait_for_the_code_before_them(run: Run, threads: int) -> None:
+    """Three stages: n by one thread, then 16 n by all, of which no task is shared out."""
+    record = run(threads, "span_forms", "stages", str(N))
+    assert ns(record.work_s) == 51 * N
+    assert ns(record.span_s) == 6 * N
+    assert ns(record.bound_s) == 3 * (N + max(N, 16 * N // threads))
+
+
+def test_tasks_beside_other_code_do_not_wait_for_it(run: Run) -> None:
+    """Two threads: n, 16 n in tasks, and 4 n by each."""
+    record = run(2, "span_forms", "no_stages", str(N))
+    assert ns(record.bound_s) == (N + 16 * N + 8 * N) // 2
+
+
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_fibonacci_spawns_what_it_must(run: Run, threads: int) -> None:
     """The paper's example: fib(20) makes 10,945 spawns; its longest path is one leaf."""

@@ -23,9 +23,10 @@ def test_the_layout_is_that_of_the_header(tmp_path: Path) -> None:
     source = tmp_path / "layout.c"
     source.write_text(
         '#include <stddef.h>\n#include <stdio.h>\n#include "span_record.h"\n'
-        'int main(void) { printf("%zu %zu %zu %zu %zu %zu %zu %d %d %d", sizeof(struct span_record),'
+        'int main(void) { printf("%zu %zu %zu %zu %zu %zu %zu %zu %zu %d %d %d", sizeof(struct span_record),'
         " offsetof(struct span_record, sites), sizeof(struct span_site), sizeof(struct span_module),"
         " offsetof(struct span_record, modules), sizeof(struct span_call), offsetof(struct span_record, calls),"
+        " sizeof(struct span_chain), offsetof(struct span_record, chains),"
         " SPAN_KINDS, SPAN_DOACROSS, SPAN_OFFLOADED); }\n"
     )
     subprocess.run(["gcc", f"-I{HEADER.parent}", str(source), "-o", str(tmp_path / "layout")], check=True)
@@ -38,7 +39,9 @@ def test_the_layout_is_that_of_the_header(tmp_path: Path) -> None:
         format.MODULE.size,
         sites_at + format.MAX_SITES * format.SITE.size,
         format.CALL.size,
-        format.SIZE - format.MAX_CALLS * format.CALL.size,
+        format.SIZE - format.MAX_CHAINS * format.CHAIN.size - format.MAX_CALLS * format.CALL.size,
+        format.CHAIN.size,
+        format.SIZE - format.MAX_CHAINS * format.CHAIN.size,
         len(SiteKind),
         max(SiteKind),
         max(Flag),
@@ -63,6 +66,7 @@ def check(record: SpanRecord) -> None:
     assert all(site.kind in SiteKind and site.work_s >= 0 for site in record.sites)
     assert len(record.command) < 2000
     assert len(record.calls) <= format.MAX_CALLS
+    assert all(len(site.address.chain) <= 16 >= len(site.origin.chain) for site in record.sites)
     assert all(call.on_work.local_work_s >= 0 and call.on_span.count >= 0 for call in record.calls)
 
 

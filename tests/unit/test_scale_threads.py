@@ -26,6 +26,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("rounds", 54.5, 42, 42),
         # a lock is no bound of the longest path, but of the time
         ("locked", 10.5, 4, 6),
+        ("nested", 10.5, 4, 6),
+        ("spins", 10.5, 4, 6),
+        ("timed", 10.5, 4, 6),
+        # readers share it, among the eight cores
+        ("reads", 10.5, 4, 6.5),
         ("turns", 6.5, 6, 6),
         ("leaves", 12.5, 6, 6),
         ("ends", 11.5, 5, 5),

@@ -27,7 +27,8 @@ BESIDE_HOOKS = re.compile(
     r"|__kmpc_(end_)?serialized_parallel|__kmpc_omp_task_(begin|complete)_if0|__kmpc_task_allow_completion_event"
     # how many processors there seem to be
     r"|omp_get_num_procs|sched_getaffinity|sysconf|get_nprocs"
-    r"|pthread_mutex_(lock|trylock|unlock)"
+    r"|pthread_(mutex_(lock|trylock|timedlock|clocklock|unlock)|spin_(lock|trylock|unlock))"
+    r"|pthread_rwlock_((|try|timed|clock)(rd|wr)lock|unlock)"
     # threads of POSIX, where no runtime is followed
     r"|sem_(init|close|post|wait|trywait|timedwait|clockwait)"
     r"|pthread_(create|join|barrier_(init|wait)|cond_(signal|broadcast|wait|timedwait|clockwait))"

@@ -157,6 +157,46 @@ static void pipeline(long n)
 	free(item);
 }
 
+static void sixteen_tasks(long n)
+{
+	for (int i = 0; i < 16; i++) {
+#pragma omp task
+		work(n);
+	}
+}
+
+/* Three times, code of one thread and then sixteen tasks. */
+static void stages(long n)
+{
+#pragma omp parallel
+#pragma omp single
+	{
+		work(n);
+		sixteen_tasks(n);
+#pragma omp taskwait
+		work(n);
+#pragma omp taskgroup
+		sixteen_tasks(n);
+#pragma omp task if (0)
+		work(n);
+		sixteen_tasks(n);
+	}
+}
+
+/* Tasks are made beside other code of the region, which is behind none of them. */
+static void no_stages(long n)
+{
+#pragma omp parallel
+	{
+#pragma omp single nowait
+		{
+			work(n);
+			sixteen_tasks(n);
+		}
+		work(4 * n);
+	}
+}
+
 static long fib(long n)
 {
 	long one, other;
@@ -362,6 +402,7 @@ static const struct {
 	{"quicksort", quicksort}, {"sections", sections},	{"taskloop", taskloop},	  {"nested", nested},
 	{"ordered", ordered},	  {"exits", exits},		{"waits", waits},	  {"procs", procs},
 	{"region_rate", region_rate}, {"long_wavefront", long_wavefront}, {"doacross", doacross},
+	{"stages", stages},	  {"no_stages", no_stages},
 };
 
 int main(int count, char **arguments)

@@ -3,9 +3,11 @@
  * Threads of POSIX whose work and span are known, for `parprof scale`: span_threads FORM N. The clock is the test's,
  * as in span_tree.c.
  */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 extern void parprof_span_work(unsigned long units);
@@ -15,6 +17,9 @@ extern void parprof_span_work(unsigned long units);
 static pthread_barrier_t barrier;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t turned = PTHREAD_COND_INITIALIZER;
+static pthread_mutex_t recursive = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static pthread_rwlock_t readers = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_spinlock_t spinning;
 static long n, turn;
 
 /* Thread i works (i + 1) n. */
@@ -39,6 +44,54 @@ static void *locked(void *number)
 	parprof_span_work((unsigned long)n + 0 * (unsigned long)number);
 	pthread_mutex_lock(&mutex);
 	parprof_span_work((unsigned long)n);
+	pthread_mutex_unlock(&mutex);
+	return NULL;
+}
+
+/* Who has it takes it again. */
+static void *nested(void *number)
+{
+	parprof_span_work((unsigned long)n + 0 * (unsigned long)number);
+	pthread_mutex_lock(&recursive);
+	parprof_span_work((unsigned long)n / 2);
+	pthread_mutex_lock(&recursive);
+	parprof_span_work((unsigned long)n / 2);
+	pthread_mutex_unlock(&recursive);
+	pthread_mutex_unlock(&recursive);
+	return NULL;
+}
+
+/* n beside other readers, n alone. */
+static void *reads(void *number)
+{
+	pthread_rwlock_rdlock(&readers);
+	parprof_span_work((unsigned long)n + 0 * (unsigned long)number);
+	pthread_rwlock_unlock(&readers);
+	pthread_rwlock_wrlock(&readers);
+	parprof_span_work((unsigned long)n);
+	pthread_rwlock_unlock(&readers);
+	return NULL;
+}
+
+static void *spins(void *number)
+{
+	parprof_span_work((unsigned long)n + 0 * (unsigned long)number);
+	pthread_spin_lock(&spinning);
+	parprof_span_work((unsigned long)n);
+	pthread_spin_unlock(&spinning);
+	return NULL;
+}
+
+static void *timed(void *number)
+{
+	struct timespec until = {.tv_sec = time(NULL) + 60};
+
+	parprof_span_work((unsigned long)n + 0 * (unsigned long)number);
+	pthread_mutex_timedlock(&mutex, &until);
+	parprof_span_work((unsigned long)n / 2);
+	pthread_mutex_unlock(&mutex);
+	pthread_mutex_clocklock(&mutex, CLOCK_REALTIME, &until);
+	parprof_span_work((unsigned long)n / 2);
 	pthread_mutex_unlock(&mutex);
 	return NULL;
 }
@@ -117,6 +170,7 @@ int main(int count, char **arguments)
 	} forms[] = {
 		{"triangle", triangle}, {"rounds", rounds}, {"locked", locked}, {"turns", turns}, {"leaves", leaves},
 		{"ends", ends},		{"joins", joins},   {"idles", idles}, {"again", turns},
+		{"nested", nested},	{"reads", reads},   {"spins", spins},	{"timed", timed},
 	};
 	void *(*body)(void *) = NULL;
 	pthread_t threads[THREADS];
@@ -128,6 +182,7 @@ int main(int count, char **arguments)
 		return 2;
 	n = atol(arguments[2]);
 	pthread_barrier_init(&barrier, NULL, THREADS);
+	pthread_spin_init(&spinning, PTHREAD_PROCESS_PRIVATE);
 	parprof_span_work((unsigned long)n);
 	for (long i = 0; i < THREADS; i++) {
 		pthread_create(&threads[i], NULL, body, (void *)i);

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from parprof.causes.ownership import Ownership
 from parprof.commands.measuring import Interrupt
 from parprof.commands.spawn import Child
 from parprof.errors import ProfileFormatError, TargetError, UsageError
@@ -22,6 +23,7 @@ from parprof.instruments.span import LIBRARY, environment
 from parprof.model import Frame
 from parprof.scale.calls import addresses_of
 from parprof.scale.model import Prediction, Scale, notes_of, predict, predict_serial
+from parprof.scale.own_code import own_frames
 from parprof.scale.record import Address, SpanRecord, read_record
 from parprof.symbols import Symbolizer
 
@@ -203,15 +205,21 @@ def named(
     """The answer of some runs' records, with names and lines."""
     with Symbolizer(log=log) as symbolizer, Places(symbolizer) as places:
         addresses = {
-            address for record in records for site in record.sites for address in (site.address, site.origin)
+            each
+            for record in records
+            for site in record.sites
+            for address in (site.address, site.origin)
+            for each in address.chain
         }
         addresses.update(
             address for record in records for call in record.calls for address in addresses_of(call)
         )
         found = places.resolve(_place(address) for address in addresses if address.vaddr)
 
+        ownership = Ownership()
+
         def resolve(address: Address) -> tuple[Frame, ...]:
-            return found.get(_place(address), ())
+            return own_frames([found.get(_place(each), ()) for each in address.chain], ownership)
 
         cores = len(os.sched_getaffinity(0))
         predictions = sorted(

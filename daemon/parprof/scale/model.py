@@ -213,9 +213,10 @@ def _sum(one: SiteRecord, other: SiteRecord) -> SiteRecord:
 
 
 def if_fixed(record: SpanRecord, site: SiteRecord) -> float:
-    """The speed-up if a site's part of the bound were spread evenly over all threads."""
+    """The speed-up if a site's part of the bound were spread evenly over all threads, which have no less to do then."""
     threads = max(record.threads, 1)
     fixed_s = record.bound_s - site.bound_s + min(site.bound_s, site.work_s / threads)
+    fixed_s = max(fixed_s, min(record.bound_s, record.work_s / threads))
     return record.work_s / fixed_s if fixed_s > 0 else float(threads)
 
 

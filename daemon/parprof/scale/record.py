@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import replace
 from enum import IntEnum, IntFlag
 
 from parprof.errors import ProfileFormatError
@@ -11,10 +12,13 @@ from parprof.untrusted import open_regular, visible
 from parprof.values import dataclass
 
 MAGIC = 0x314E415053505250
-VERSION = 3
+VERSION = 4
 MAX_SITES = 4096
 MAX_MODULES = 256
 MAX_CALLS = 4096
+MAX_CHAINS = 256
+_CHAIN_CALLS = 16
+_CHAIN_BASE = 1024
 _AMOUNTS = 9
 _UNKNOWN = 0xFFFFFFFF
 
@@ -22,7 +26,9 @@ HEADER = struct.Struct("<QIIQIIIIIIQQQQQQQII256s")
 SITE = struct.Struct("<IIIIQQQQQQQQQQ")
 MODULE = struct.Struct("<II24s480s")
 CALL = struct.Struct(f"<IIIIQQQ{2 * _AMOUNTS}Q")
-SIZE = HEADER.size + MAX_SITES * SITE.size + MAX_MODULES * MODULE.size + MAX_CALLS * CALL.size
+CHAIN = struct.Struct(f"<II{_CHAIN_CALLS}I{_CHAIN_CALLS}Q")
+_CHAINS_AT = HEADER.size + MAX_SITES * SITE.size + MAX_MODULES * MODULE.size + MAX_CALLS * CALL.size
+SIZE = _CHAINS_AT + MAX_CHAINS * CHAIN.size
 
 
 class SiteKind(IntEnum):
@@ -72,6 +78,13 @@ class Address:
     module: str
     build_id: str
     vaddr: int
+    callers: tuple[Address, ...] = ()
+    """The calls around this one, where a library may have made it for the program."""
+
+    @property
+    def chain(self) -> tuple[Address, ...]:
+        """The call itself, then those around it."""
+        return (self, *self.callers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +254,19 @@ def _modules_at() -> int:
     return HEADER.size + MAX_SITES * SITE.size
 
 
+def _chains(data: bytes, modules: list[tuple[str, str]]) -> dict[int, Address]:
+    """By number: a call with those around it."""
+    found = {}
+    for index in range(MAX_CHAINS):
+        ready, count, *rest = CHAIN.unpack_from(data, _CHAINS_AT + index * CHAIN.size)
+        if not ready or not 0 < count <= _CHAIN_CALLS:
+            continue
+        places = zip(rest[:count], rest[_CHAIN_CALLS : _CHAIN_CALLS + count], strict=True)
+        first, *others = (_address(modules, module, vaddr) for module, vaddr in places)
+        found[_CHAIN_BASE + index] = replace(first, callers=tuple(others))
+    return found
+
+
 def _address(modules: list[tuple[str, str]], module: int, vaddr: int) -> Address:
     path, build_id = modules[module] if module < len(modules) else ("", "")
     return Address(path, build_id, vaddr)
@@ -295,6 +321,12 @@ def _sites(
     data: bytes, count: int, modules: list[tuple[str, str]], per_second: int
 ) -> tuple[SiteRecord, ...]:
     found = []
+    chains = _chains(data, modules)
+
+    def place(module: int, vaddr: int) -> Address:
+        is_chain = module == _UNKNOWN and vaddr in chains
+        return chains[vaddr] if is_chain else _address(modules, module, vaddr)
+
     for index in range(count):
         (kind, module, origin_module, ready, vaddr, origin, *amounts) = SITE.unpack_from(
             data, HEADER.size + index * SITE.size
@@ -306,8 +338,8 @@ def _sites(
             SiteRecord(
                 index,
                 SiteKind(kind),
-                _address(modules, module, vaddr),
-                _address(modules, origin_module, origin),
+                place(module, vaddr),
+                place(origin_module, origin),
                 work / per_second,
                 calls,
                 span / per_second,
