@@ -68,6 +68,15 @@ THREADS = {
 }
 
 
+STAGES = {
+    "pipeline": problem("enrich", Kind.STARVED),
+    "rotating": problem("operator()", Kind.IMBALANCE),
+    "logging": problem("Log::write", Kind.LOCK),
+    "tickets": problem("bump_totals", Kind.LOCK),
+    "sessions": problem("round_trip", Kind.STALL),
+}
+
+
 @dataclass(frozen=True)
 class Program:
     """A command, and all that is wrong with it."""
@@ -103,6 +112,10 @@ def _threads(*names: str) -> Program:
     return Program("_".join(("threads", *names)), command, tuple(THREADS[name] for name in names))
 
 
+def _stages(name: str) -> Program:
+    return Program(f"stages_{name}", (str(BUILD / "stages"), name), (STAGES[name],))
+
+
 def _one(name: str, command: tuple[str, ...], function: str, *kinds: Kind) -> Program:
     return Program(name, command, (problem(function, *kinds),))
 
@@ -112,6 +125,7 @@ _PYTHON = ("/usr/bin/python3", "-S", str(TESTS / "workloads/planted/gil.py"))
 SINGLE = (
     *(_openmp(name) for name in OPENMP),
     *(_threads(name) for name in THREADS),
+    *(_stages(name) for name in STAGES),
     _one("threads_none", (str(BUILD / "threads"),), "", Kind.SERIAL_PROGRAM),
     _one("lambdas_serial", (str(BUILD / "lambdas"), "serial"), "serial_merge", Kind.SERIAL),
     _one("lambdas_mutex", (str(BUILD / "lambdas"), "mutex"), "deposit", Kind.LOCK),
@@ -119,6 +133,7 @@ SINGLE = (
     _one("fortran_serial", (str(BUILD / "serial_part"), "once"), "assemble_matrix", Kind.SERIAL),
     _one("rust_serial", (str(BUILD / "scoped"), "serial"), "serial_merge", Kind.SERIAL),
     _one("rust_mutex", (str(BUILD / "scoped"), "mutex"), "add_up", Kind.LOCK),
+    _one("rust_channel", (str(BUILD / "scoped"), "channel"), "tokenize", Kind.SERIAL, Kind.STARVED),
     _one("python_threads", (*_PYTHON, "threads"), "count_words", Kind.LOCK),
     _one("python_serial", (*_PYTHON, "serial"), "tokenize", Kind.SERIAL),
     _one("python_alone", (*_PYTHON, "alone"), "", Kind.SERIAL_PROGRAM),

@@ -1493,3 +1493,61 @@ def test_processes_that_run_one_after_the_other_are_one_cause_whatever_they_do()
     assert (cause.kind, cause.function, cause.lost_ns) == (Kind.SERIAL, "", pytest.approx(2000e6))
     assert cause.what == "processes run one after the other, cc1 most of that time"
     assert "make -j" in cause.remedy
+
+
+def test_regions_that_are_next_to_empty_are_too_fine_where_hardly_any_work_is_in_them() -> None:
+    """Most of what is lost is neither overhead nor idleness: all spin, on their way into a region or out of it."""
+    place = "main; axpy"
+    rows = [_overhead(f"{place}; GOMP_parallel", 140, 2, "create"), row(place, 80, 1)]
+    rows += [row(f"{place}; libgomp_barrier", spin=200, stall=370, tid=tid) for tid in (1, 2)]
+    (cause,) = found(*balanced(), *rows, runtime="libgomp")
+    assert (cause.kind, cause.function) == (Kind.OVERHEAD, "axpy")
+
+
+@pytest.mark.parametrize(("wait", "kind"), [("barrier", Kind.IMBALANCE), ("lock", Kind.STARVED)])
+@pytest.mark.parametrize("ready", [0, 75])
+def test_long_pieces_by_turns_are_an_imbalance_though_all_have_as_much_in_the_end(
+    wait: str, kind: Kind, ready: int
+) -> None:
+    """But on a busy machine who is late may have had no core."""
+    rows = [
+        row(f"{THREAD}; step", count, n, tid, ready=ready)
+        for tid in (1, 2)
+        for count, n in ((250, 1), (250, 2))
+    ]
+    call = "pthread_barrier_wait" if wait == "barrier" else "pthread_join"
+    rows += [row(f"{THREAD}; {call}; [waits: {wait}]", tid=tid, wait=250) for tid in (1, 2)]
+    (cause,) = found(*balanced(count=100), *rows)
+    assert cause.kind is (Kind.STARVED if ready else kind)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"), [("libgomp_barrier_wait_end", Kind.IMBALANCE), ("solve", Kind.STARVED)]
+)
+def test_the_same_of_a_team_that_spins(call: str, kind: Kind) -> None:
+    """What its workers spin is in no function of the program's."""
+    place = "main; sweep"
+    rows = [
+        row(f"{place}; GOMP_parallel; sweep", count, n, tid)
+        for tid in (1, 2)
+        for count, n in ((250, 1), (250, 2))
+    ]
+    rows += [row(f"{place}; {call}", spin=250), row("[libgomp worker]", spin=250, tid=2)]
+    (cause,) = found(*balanced(count=100), *rows, runtime="libgomp")
+    assert cause.kind is kind
+
+
+@pytest.mark.parametrize(("spins", "kind"), [((200, 200), Kind.LOCK), ((400, 0), Kind.IMBALANCE)])
+def test_who_spins_in_turn_in_the_programs_own_code_waits_for_a_lock(
+    spins: Sequence[float], kind: Kind
+) -> None:
+    """One that always spins for the other has less to do."""
+    rows = [
+        row(f"{THREAD}; update", count - 100 * (kind is Kind.IMBALANCE) * (tid == 1), n, tid)
+        for tid in (1, 2)
+        for count, n in ((200, 1), (200, 2))
+    ]
+    rows += [row(f"{THREAD}; update; enter", spin=spin, tid=tid) for tid, spin in enumerate(spins, 1) if spin]
+    (cause,) = found(*balanced(count=100), *rows)
+    assert (cause.kind, cause.function) == (kind, "update" if kind is Kind.LOCK else "worker")
+    assert ("spin meanwhile in enter" in cause.what) is (kind is Kind.LOCK)

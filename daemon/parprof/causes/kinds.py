@@ -12,7 +12,7 @@ import re
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting, Test
 from parprof.causes.evidence import Tally
 from parprof.causes.locks import lock, lock_diagnosis
-from parprof.causes.machine import machine, too_many_threads
+from parprof.causes.machine import away_ns, machine, too_many_threads
 from parprof.causes.processes import busiest_process, in_turn, lone_process, lone_rank
 from parprof.causes.shares import (
     MOSTLY,
@@ -41,11 +41,13 @@ from parprof.causes.sites import (
 from parprof.causes.stalls import spun_ns, stall
 from parprof.causes.tools import brief_processes
 from parprof.causes.waiting import (
+    is_at_barrier,
     is_lock,
     queue_beside,
     queue_of,
     task_waits,
     thread_waits,
+    waits_around,
     waits_for_work_ns,
 )
 from parprof.metrics import WAIT
@@ -72,6 +74,10 @@ _UNEQUAL, _OFTEN_ALONE = 1.4, 0.3
 """The largest of several pieces over their mean, from which on they are unequal; and how far threads are alone then."""
 _FOR_WORK = 0.6
 """Of the idleness at a place: who sleeps so long for work is why."""
+_BUSY = 0.25
+"""Of what is lost: threads that had no core for so long may be those that the others waited for."""
+_FINE = 0.05
+"""Of the work: where the runtime takes so much, pieces are small."""
 _OFTEN_STARTED = 4
 """Threads, for each core: of so many, each is there for one piece of work."""
 _GIVES = re.compile(r".*(?:send|push|\bput)", re.IGNORECASE)
@@ -104,7 +110,7 @@ def _overhead(site: LossSite, setting: Setting) -> Diagnosis | None:
     least_ns = 0.0 if metrics.overhead_ns >= _ALL * lost_ns(metrics) else 0.1 * metrics.work_ns
     if not metrics.work_ns or metrics.overhead_ns < least_ns:
         return None
-    all_in_runtime_ns = spun_ns(site, setting) if site.region is not None and setting.is_openmp else 0.0
+    all_in_runtime_ns = spun_ns(site, setting) if setting.is_openmp else 0.0
     if metrics.overhead_ns + all_in_runtime_ns < 0.5 * lost_ns(metrics):
         return None
     kinds: dict[str, float] = {}
@@ -381,6 +387,8 @@ def _starved(site: LossSite, setting: Setting) -> Diagnosis | None:
     by_itself = alone(site.tally.metrics, setting.cores)
     if _is_of_pool(site, setting) and by_itself >= _OFTEN_ALONE:
         return _unequal_by_turns("threads", by_itself)
+    if (late := _late_by_turns(site, setting, by_itself)) is not None:
+        return late
     remedy = "smaller pieces of work, with fewer dependences"
     who = "processes" if many_processes(site.tally) > 1 else "threads"
     if setting.is_openmp and who == "threads":
@@ -389,6 +397,33 @@ def _starved(site: LossSite, setting: Setting) -> Diagnosis | None:
         f"{who} have equal shares, yet wait for each other at times: uneven or few pieces, or a busy machine"
     )
     return Diagnosis(Kind.STARVED, what, remedy, is_likely=False)
+
+
+def _late_by_turns(site: LossSite, setting: Setting, by_itself: float) -> Diagnosis | None:
+    """Threads do as much in the end, but sleep for each other at a barrier while now this one and now that one is alone
+    at work: the pieces of each step are unequal, unless others had the cores, or the runtime takes much of the time."""
+    metrics = site.tally.metrics
+    if by_itself < _OFTEN_ALONE or away_ns(metrics) >= _BUSY * lost_ns(metrics):
+        return None
+    if metrics.overhead_ns >= _FINE * metrics.work_ns or many_processes(site.tally) > 1:
+        return None
+    waits = waits_around(site, spins=setting.is_openmp) or {}
+    at_barriers = sum(
+        amount for name, amount in waits.items() if is_at_barrier(name, is_openmp=setting.is_openmp)
+    )
+    # of a team only the first thread spins in the program's functions
+    whole = sum(waits.values()) if setting.is_openmp else metrics.idleness_ns
+    if not at_barriers or at_barriers < _FOR_WORK * whole:
+        return None
+    remedy = "pieces of equal size in each step, or smaller ones that are fetched by whoever is free"
+    if setting.is_openmp:
+        remedy = "try schedule(dynamic) or schedule(guided)"
+    return Diagnosis(
+        Kind.IMBALANCE,
+        f"threads have equal shares in the end, but {100 * by_itself:.0f} % of the time one works alone while others "
+        "wait for it at a barrier: now one has the longer piece, now another",
+        remedy,
+    )
 
 
 def _is_of_pool(site: LossSite, setting: Setting) -> bool:

@@ -16,6 +16,7 @@ from parprof.causes.shares import (
     shares_explain,
 )
 from parprof.causes.sites import LossSite, alone, is_single, workers
+from parprof.causes.spinning import own_spin_ns, spinner
 from parprof.causes.stalls import wait_of
 from parprof.causes.waiting import (
     exclusive_waits,
@@ -24,6 +25,7 @@ from parprof.causes.waiting import (
     is_exclusive,
     is_file_lock,
     is_lock,
+    lets_go,
     waits_around,
     waits_of,
 )
@@ -35,6 +37,8 @@ _LONGEST = 60
 """A longer name of a function, as that of a template, tells a reader nothing."""
 _FOR_THAT_LOCK = 0.6
 """Of the idleness at a place: if others sleep so long for a lock, it is that which makes cores idle."""
+_SPINS = 0.1
+"""Of its work: for so long at least each thread spins that has to wait for its turn."""
 _LEAST_TAKEN, _TAKEN = 5, 0.005
 """Samples, and of all samples: a lock that is taken so often is what routines wait for that work one at a time."""
 _GIL_REMEDY = "use processes (multiprocessing, concurrent.futures), or a library that gives the lock away"
@@ -71,7 +75,28 @@ def lock(site: LossSite, setting: Setting) -> Diagnosis | None:
         return lock_diagnosis(site, setting, "one works, the others wait in turn:")
     if _waits_for_as_long(site, setting):
         return lock_diagnosis(site, setting, "threads wait for a lock here:")
-    return None
+    return _spins_in_turn(site, setting)
+
+
+def _spins_in_turn(site: LossSite, setting: Setting) -> Diagnosis | None:
+    """All threads that work here spin in the program's own code for as long as they would sleep for a lock.
+
+    How far they are alone at work tells less: who spins counts as working until a sample finds it there.
+    """
+    if setting.is_openmp or setting.is_mpi or many_processes(site.tally) > 1:
+        return None
+    threads = [site.tally.threads[thread] for thread in workers(site.tally)]
+    spun_ns = own_spin_ns(site.tally)
+    least_ns = max(_FOR_THAT_LOCK * site.tally.metrics.idleness_ns, _SPINS * site.tally.metrics.work_ns)
+    if spun_ns < least_ns or any(one.spin_ns < _SPINS * one.work_ns for one in threads):
+        return None
+    place = spinner(site)
+    where = "" if place is None else f" in {place.procedure.name}"
+    return Diagnosis(
+        Kind.LOCK,
+        f"one works, the others spin meanwhile{where}: {len(threads)} threads",
+        "hold for shorter what they spin for, or divide what it guards",
+    )
 
 
 def _waits_for_as_long(site: LossSite, setting: Setting) -> bool:
@@ -187,6 +212,8 @@ def lock_diagnosis(site: LossSite, setting: Setting, what: str) -> Diagnosis:
     waits = waits_around(site) or {}
     of_files = [function for function in waits if is_file_lock(function)]
     longest = max(of_files, key=lambda function: waits[function], default="")
+    taken = [function for function in waits if is_lock(function) and not lets_go(function)]
+    longest = longest or max(taken, key=lambda function: waits[function], default="")
     name, _ = wait_of(longest or leading(site.tally, holds=is_lock))
     who = "processes" if many_processes(site.tally) > 1 else "threads"
     if (

@@ -77,9 +77,10 @@ _LIBRARY_NAMES = re.compile(
 _LOOPS = re.compile(
     r"(?:uv_run|ev_run|event_base_(?:loop|dispatch)|event_(?:loop|dispatch)|g_main_(?:loop|context)_|g_application_run|"
     r"gtk_main|sd_event_(?:loop|run)|pa_mainloop_|glutMainLoop|Fl::run|wxEntry|Q(?:Core|Gui)?Application::exec|QEventLoop::|"
-    r"QMetaObject::activate|boost::asio::(?:detail::)?\w*(?:io_context|scheduler)\w*::run)"
+    r"QMetaObject::activate|boost::asio::(?:detail::)?\w*(?:io_context|scheduler)\w*::run|"
+    r"std::rt::lang_start|_RNv\w*2rt\d+lang_start|_ZN3std2rt\d+lang_start|_d_run_main)"
 )
-"""Functions of libraries that run a program from then on."""
+"""Functions of libraries that run a program from then on; and of languages (Rust, D), by which main does."""
 _OF_ONE_PROJECT = 2
 """So many folders have two files of one project in common, from the root on, as ``/home/me``."""
 _EXTENSION = re.compile(r"(\w+)\.(?:cpython|pypy)-\S+\.so")

@@ -27,10 +27,18 @@ from parprof.causes.sites import (
     sample_ns,
     together,
 )
+from parprof.causes.spinning import where_spun
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
 from parprof.causes.tools import is_of_brief, of_tools
-from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits, thread_waits, tidies_up
-from parprof.cct.tree import hottest
+from parprof.causes.waiting import (
+    asleep_for_requests_ns,
+    is_lock,
+    lets_go,
+    task_waits,
+    thread_waits,
+    tidies_up,
+)
+from parprof.cct.tree import Procedure, hottest
 from parprof.metrics import IDLENESS, OUTSIDE, OVERHEAD, STALL, WAIT, Metrics
 from parprof.model import NOBODY, Interval, PathSample, ProcessInfo, Profile
 from parprof.values import dataclass
@@ -56,6 +64,8 @@ _UNLIKELY = 0.2
 
 _MOST_OF_LOCK = 0.8
 """Of all waiting for locks at a site: a function with so much of it is the one to name."""
+_MOST_OF_FUNCTION = 0.85
+"""Of what a function loses: a place in it with so much is what the function is."""
 _LEAST_BELOW = 0.3
 """Of what is lost for locks or overhead: a callee with less is a part of its caller."""
 
@@ -223,6 +233,9 @@ def _judged(sites: Sequence[LossSite], setting: Setting) -> list[tuple[LossSite,
     whole = together(sites)
     if len(sites) == 1:
         return [(whole, diagnose(whole, setting))]
+    first = max(sites, key=lambda site: site.lost_ns)
+    if first.lost_ns >= _MOST_OF_FUNCTION * whole.lost_ns and _is_sampled(first):
+        return [(whole, diagnose(first, setting))]  # what else is lost in it may be other threads'
     large = [site for site in sites if site.lost_ns >= _LARGE_PART * whole.lost_ns and _is_sampled(site)]
     kinds: dict[tuple[Kind, bool], list[LossSite]] = {}
     for site in large:
@@ -291,19 +304,21 @@ def _where_locked(site: LossSite) -> Place:
     while around.parent is not None and _locks_ns(around.all) < _LOCK_SHARE * site.tally.metrics.work_ns:
         around = around.parent
     if around.parent is None:
-        return site.place
-    locked: dict[int, float] = {}
-    places: dict[int, Place] = {}
+        return where_spun(site)
+    locked: dict[Procedure, float] = {}
+    places: dict[Procedure, tuple[float, Place]] = {}
     for place in around.walk():
-        if amount := _locks_ns(place.own):
-            function = place.function
-            locked[id(function)] = locked.get(id(function), 0.0) + amount
-            places[id(function)] = place
+        if amount := _locks_ns(place.own, is_taken=True):
+            function = place.function.procedure  # whoever calls it
+            locked[function] = locked.get(function, 0.0) + amount
+            places[function] = max(
+                places.get(function, (0.0, place)), (amount, place), key=lambda pair: pair[0]
+            )
     most = max(locked, key=lambda key: locked[key], default=None)
     if most is None or locked[most] < _MOST_OF_LOCK * sum(locked.values()):
         return site.place
-    holders = {id(place.function) for place in site.place.chain()}
-    return site.place if most in holders else places[most]
+    holders = {place.function.procedure for place in site.place.chain()}
+    return site.place if most in holders else places[most][1]
 
 
 def _where_held(site: LossSite) -> Place:
@@ -313,12 +328,13 @@ def _where_held(site: LossSite) -> Place:
     return taker if is_below and lost_ns(taker.all.metrics) >= _MOST_OF_LOCK * site.lost_ns else site.place
 
 
-def _locks_ns(tally: Tally) -> float:
-    """How long threads slept for locks, or spent on them."""
+def _locks_ns(tally: Tally, *, is_taken: bool = False) -> float:
+    """How long threads slept for locks, or spent on them. ``is_taken``: on getting them alone."""
+    functions = ((name.partition(":")[2], metrics) for name, metrics in tally.runtime.items())
     return sum(
         metrics[WAIT] + metrics.spin_ns + metrics.overhead_ns
-        for name, metrics in tally.runtime.items()
-        if is_lock(name.partition(":")[2])
+        for function, metrics in functions
+        if is_lock(function) and not (is_taken and lets_go(function))
     )
 
 

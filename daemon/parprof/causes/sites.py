@@ -208,8 +208,12 @@ class SiteSearch:
 
     def _followed(self, place: Place, region: Place | None, kids: list[Place]) -> list[Place]:
         """The callees to go on with; none where the place is a site."""
-        if not kids or place.parent is None or self._is_uneven(place) or self._has_regions_below(place):
+        if not kids or place.parent is None:
             return kids
+        if self._has_regions_below(place):
+            return kids
+        if self._is_uneven(place):
+            return [kid for kid in kids if not self._is_helper(kid)]
         if in_the_way := self._in_the_way(place, kids):
             return in_the_way
         mine = lost_ns(place.all.metrics)
@@ -240,7 +244,8 @@ class SiteSearch:
         """In what takes turns, or one thread does alone, the one callee that threads are alone in; and the one in which
         they sleep, where that is what is lost."""
         asleep = is_counted(place.all.metrics)
-        if not (asleep or self._takes_turns(place.all) or self._is_solo(place.all)):
+        is_one = self._is_solo(place.all) or self._is_beside_others(place.all)
+        if not (asleep or is_one or self._takes_turns(place.all)):
             return []
         return [kid for kid in kids if lost_ns(kid.all.metrics) >= _MOST * mine and not self._is_shared(kid)]
 
@@ -254,8 +259,9 @@ class SiteSearch:
         if (
             kid.procedure.is_loop
             or (self._takes_turns(place.all) and not self._is_share(kid, place))
-            or (region is not None and (self._is_solo(place.all) or is_counted(place.all.metrics)))
-            or (region is None and self._is_beside_others(place.all))
+            or (region is not None and self._is_solo(place.all))
+            or is_counted(place.all.metrics)
+            or self._is_beside_others(place.all)
         ):
             return True
         if place.procedure.is_loop:
@@ -302,6 +308,12 @@ class SiteSearch:
             for caller in (kid.parent.function, self._evidence.root)
         )
         return everywhere - uncalled - here > _SHARED * everywhere
+
+    def _is_helper(self, kid: Place) -> bool:
+        """Whether a function calls nothing of the program's and does much of its work for others."""
+        if kid.all.in_region_ns or not self._is_shared(kid):
+            return False
+        return all(place.procedure.is_loop for place in kid.walk() if place is not kid)
 
     def _has_regions_below(self, place: Place) -> bool:
         """Whether most of it happens in parallel regions that begin in what it calls."""

@@ -133,25 +133,28 @@ def _at_sleepers(
         if sleeper is None or samples[sleeper.most].path[-1].name == _FOR_CHILD:
             rest += those
         else:
-            samples = _kept(samples, stalled, those, sleeper, cores)
+            kept = _kept_by(sleeper, samples, stalled, those, cores)
+            samples = _moved(samples, kept, sleeper.most)
+            rest += set(those).difference(kept)
     sleeper = _sleeper(samples, sum(stalled[number] for number in rest) / cores, keeps_house, ownership)
-    return _kept(samples, stalled, rest, sleeper, cores) if rest and sleeper is not None else samples
+    if not rest or sleeper is None:
+        return samples
+    return _moved(samples, _kept_by(sleeper, samples, stalled, rest, cores), sleeper.most)
 
 
-def _kept(
+def _kept_by(
+    sleeper: _Sleeper,
     samples: Sequence[PathSample],
     stalled: Mapping[int, float],
     those: Iterable[int],
-    sleeper: _Sleeper,
     cores: int,
-) -> Sequence[PathSample]:
-    """With those of these stalls at a sleeper that it may have brought about."""
-    kept = (
+) -> list[int]:
+    """Which of these stalls a sleeper may have brought about."""
+    return [
         number
         for number in those
         if sleeper.may_have_kept(thread_of(samples[number].origin), stalled[number] / cores)
-    )
-    return _moved(samples, kept, sleeper.most)
+    ]
 
 
 def _at_workers(samples: Sequence[PathSample], cores: int, keeps_house: KeepsHouse) -> Sequence[PathSample]:
@@ -339,7 +342,7 @@ def _sleeper(
     found = _sleepers(samples, keeps_house)
     of_child = [one for one in found if samples[one.most].path[-1].name == _FOR_CHILD]
     others = [one for one in found if one not in of_child]
-    child = _longest(others, others, stall)
+    child = _longest(others, others, stall) or _longest_of_all(samples, others, stall, keeps_house)
     if child is not None and _has_name(samples[child.most].path, ownership):
         return child
     pids = {pid for one in of_child for pid, _ in one.slept}
@@ -374,6 +377,17 @@ def _longest(those: Iterable[_Sleeper], rivals: Iterable[_Sleeper], stall: float
     if any(one is not longest and one.whole_ns >= RIVAL * stall for one in rivals):
         return None
     return longest
+
+
+def _longest_of_all(
+    samples: Sequence[PathSample], those: Iterable[_Sleeper], stall: float, keeps_house: KeepsHouse
+) -> _Sleeper | None:
+    """The same of threads of several processes that sleep in the same place: each in turn, as those of a database that
+    have a lock of all of them meanwhile."""
+    by_place: dict[InnermostNames, _Sleeper] = {}
+    for one in those:
+        by_place.setdefault(keeps_house.place(samples[one.most].path), _Sleeper()).merge(one)
+    return _longest(by_place.values(), by_place.values(), stall)
 
 
 def place_of(path: Path) -> InnermostNames:

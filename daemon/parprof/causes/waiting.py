@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from parprof.attribution.waiting import WaitKind
+from parprof.causes.barriers import is_barrier
 from parprof.causes.evidence import Place, Tally
 from parprof.causes.gil import is_for_gil
 from parprof.causes.sites import LossSite
@@ -28,6 +29,10 @@ _EXCLUSIVE = re.compile(
     r"Threading\.Monitor:\w*enter)",
     re.IGNORECASE,
 )
+_LETS_GO = re.compile(
+    r".*(?:unlock|unset_lock|end_critical|critical_end|release|monitor_exit|::~\w*(?:lock|guard))",
+    re.IGNORECASE,
+)
 _ARRIVAL = re.compile(
     r".*(?:pthread_cond|condition_variable|condvar|cnd_|semaphore|barrier|join|latch|future|promise|mpsc|channel)",
     re.IGNORECASE,
@@ -37,6 +42,7 @@ _QUEUE = re.compile(
 )
 _FOR_TASKS = re.compile(r".*(?:GOMP_task(?:wait|group_end)|kmpc_(?:omp_taskwait|end_taskgroup))")
 _FOR_ARRIVAL = tuple(kind.frame_name for kind in (WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD))
+_AT_BARRIER = WaitKind.BARRIER.frame_name
 _IN_SERVICE = 0.5
 """Of the time in which nobody works."""
 _FOR_SOMETHING = WaitKind.CONDITION.frame_name
@@ -79,6 +85,12 @@ def is_exclusive(function: str) -> bool:
     return bool(_EXCLUSIVE.match(function)) and not _ARRIVAL.match(function)
 
 
+def lets_go(function: str) -> bool:
+    """Whether it is how a lock is given back: compilers make a jump of that where it is the last thing that a function
+    does, and then it looks as if the caller did it."""
+    return bool(_LETS_GO.match(function))
+
+
 def is_file_lock(function: str) -> bool:
     """Whether that is one by which processes keep each other out."""
     return bool(_OF_A_FILE.match(function))
@@ -89,6 +101,11 @@ def is_arrival(function: str) -> bool:
     if is_for_gil(function):
         return False
     return bool(_ARRIVAL.match(function)) or (function.endswith(_FOR_ARRIVAL) and not _LOCKS.match(function))
+
+
+def is_at_barrier(function: str, *, is_openmp: bool) -> bool:
+    """Whether threads wait there for all others of a team. ``is_openmp``: in its runtime, too."""
+    return function.endswith(_AT_BARRIER) or (is_openmp and is_barrier(function.partition(" [")[0]))
 
 
 def waits_of(tally: Tally) -> dict[str, float]:

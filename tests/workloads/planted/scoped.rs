@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // scoped.rs - problems of Rust programs. The first argument says which one.
 use std::hint::black_box;
-use std::sync::Mutex;
+use std::sync::{mpsc, Arc, Mutex};
 use std::thread;
 
 fn burn(mut x: u64, rounds: u64) -> u64 {
@@ -27,6 +27,41 @@ fn add_up(total: &Mutex<u64>, i: u64) {
     *total ^= burn(i, 1_500_000);
 }
 
+#[inline(never)]
+fn tokenize(line: u64) -> u64 {
+    burn(line, 1_200_000)
+}
+
+#[inline(never)]
+fn index(token: u64) -> u64 {
+    burn(token, 600_000)
+}
+
+/// The first thread makes what two workers wait for: at a channel, one at a time.
+fn feed() {
+    let (sender, receiver) = mpsc::sync_channel(8);
+    let receiver = Arc::new(Mutex::new(receiver));
+    let workers: Vec<_> = (0..2)
+        .map(|_| {
+            let receiver = Arc::clone(&receiver);
+            thread::spawn(move || loop {
+                let token = receiver.lock().unwrap().recv();
+                match token {
+                    Ok(token) => black_box(index(token)),
+                    Err(_) => break,
+                };
+            })
+        })
+        .collect();
+    for line in 0..300 {
+        sender.send(tokenize(line)).unwrap();
+    }
+    drop(sender);
+    for worker in workers {
+        worker.join().unwrap();
+    }
+}
+
 fn both<F: Fn(u64) + Sync>(run: F) {
     thread::scope(|scope| {
         for i in 0..2 {
@@ -37,6 +72,9 @@ fn both<F: Fn(u64) + Sync>(run: F) {
 }
 
 fn run(problem: &str) {
+    if problem == "channel" {
+        return feed();
+    }
     both(|i| {
         black_box(share(i));
     });
