@@ -44,7 +44,7 @@ def test_what_they_hold_is_read(name: str) -> None:
 )
 def test_all_views_open(name: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for view in VIEWS:
-        assert main(["report", old(name), "--view", view, *options]) == 0
+        assert main(["report", old(name), "--view", view, "--limit", "200", *options]) == 0
         printed = capsys.readouterr()
         assert "2 cores" in printed.out or "cores n = 2" in printed.out
         assert "serial_work" in printed.out and not printed.err, view
