@@ -51,6 +51,7 @@ struct group {
 	struct segment *best_calls;
 	struct group *outer;
 	struct frame *patterns; /* of taskloops in it */
+	bool had_children, had_loose; /* its frame, when it began */
 };
 
 /* One worksharing loop whose chunks the runtime gives out. A chunk belongs to the loop, not to who took it. */
@@ -66,6 +67,8 @@ struct loop {
 /* Of the tasks that a member makes in a phase: see span_stages.c. */
 struct stages {
 	bool is_open;
+	bool is_unknown; /* what an earlier stage's tasks have made may go on */
+	const struct group *group; /* in which the first task since was made */
 	uint64_t c, sum; /* when the first one since was made: the member's path, and the work of all members */
 	uint64_t first_c, first_sum; /* the same of the phase's first one */
 	uint64_t extra; /* that those which are over took more than their paths */
@@ -150,6 +153,8 @@ struct frame {
 	uint64_t c;
 	uint32_t site;
 	bool is_root, is_implicit, is_final, is_serial, has_begun, is_done;
+	bool has_children;	/* of a task: that it has not waited for */
+	_Atomic bool has_loose; /* a task below was over before those that it had made */
 	uint32_t site_before; /* a construct that is in one thread alone */
 	/* of its children, for taskwait */
 	struct spin lock;
@@ -464,6 +469,7 @@ void span_release_patterns(struct thread *self, struct group *group);
 /* stages of tasks (span_stages.c) */
 void span_stage_task(struct frame *member);
 void span_stage_end(struct frame *member);
+void span_tasks_waited(struct frame *frame);
 void span_stages_report(struct phase *phase, struct frame *member);
 uint64_t span_stages_extra(struct team *team, struct phase *phase, uint64_t length, uint64_t cores);
 

@@ -254,7 +254,7 @@ EXPORT void GOMP_taskwait(void)
 	span_end_strand(self);
 	call();
 	span_take_children(frame);
-	span_stage_end(frame);
+	span_tasks_waited(frame);
 	span_begin_strand(self);
 }
 

@@ -254,7 +254,7 @@ EXPORT int __kmpc_omp_taskwait(PLACE)
 	span_end_strand(self);
 	result = call(place, thread);
 	span_take_children(self->frame);
-	span_stage_end(self->frame);
+	span_tasks_waited(self->frame);
 	span_begin_strand(self);
 	return result;
 }

@@ -181,6 +181,7 @@ void span_after_barrier(struct thread *self, uintptr_t address)
 	prof_clear(&frame->prof);
 	atomic_store(&frame->longest, 0);
 	memset(&frame->stages, 0, sizeof(frame->stages));
+	atomic_store_explicit(&frame->has_loose, false, memory_order_relaxed);
 	span_forget_dependences(self, frame);
 	if (self == team->creator) {
 		finish_ended(team);

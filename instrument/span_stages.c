@@ -3,7 +3,8 @@
  * Regions whose tasks are made by one thread, while the others wait for them, have stages: code of that thread, then
  * tasks, until it waits for all that it has made. A stage takes no less than its longest path, and its code before the
  * first task is one thread's; its tasks take no less than their work divided by the cores. With that of the whole phase
- * alone, code between two stages would seem to go on beside their tasks.
+ * alone, code between two stages would seem to go on beside their tasks. A taskwait is for children alone: where one of
+ * them may have left tasks of its own behind, stages are not known.
  */
 #define _GNU_SOURCE
 #include "span.h"
@@ -36,6 +37,8 @@ void span_stage_task(struct frame *member)
 	if (stages->is_open || team->is_pool || !team->parent->is_root || span_is_serial)
 		return;
 	stages->is_open = true;
+	stages->is_unknown |= atomic_load_explicit(&member->has_loose, memory_order_relaxed);
+	stages->group = member->group;
 	stages->c = member->c;
 	stages->sum = work_of_members(team);
 	if (!stages->first_sum) {
@@ -58,6 +61,16 @@ void span_stage_end(struct frame *member)
 				member->c - stages->c);
 }
 
+/* The frame has waited for its children. */
+void span_tasks_waited(struct frame *frame)
+{
+	frame->has_children = false;
+	if (!frame->stages.is_open)
+		return;
+	frame->stages.is_unknown |= atomic_load_explicit(&frame->has_loose, memory_order_relaxed);
+	span_stage_end(frame);
+}
+
 /* A member is through with a phase. Nobody else reports to it. */
 void span_stages_report(struct phase *phase, struct frame *member)
 {
@@ -75,7 +88,7 @@ uint64_t span_stages_extra(struct team *team, struct phase *phase, uint64_t leng
 	struct stages *stages = &phase->stages;
 	uint64_t done;
 
-	if (phase->makers != 1 || phase->loops || phase->doacrosses || atomic_load(&team->has_nested) ||
+	if (phase->makers != 1 || stages->is_unknown || phase->loops || phase->doacrosses || atomic_load(&team->has_nested) ||
 	    phase->others > length / NEGLIGIBLE)
 		return 0;
 	if (!stages->is_open)

@@ -40,8 +40,10 @@ struct frame *span_spawn(struct thread *self, enum span_kind kind, uintptr_t add
 	child->is_final = parent->is_final || is_final;
 	/* one that the runtime executes at once for want of room could run in parallel all the same */
 	child->is_serial = is_serial(parent, if_clause);
-	if (parent->is_implicit && !child->is_serial)
+	if (!child->is_serial && parent->is_implicit)
 		span_stage_task(parent);
+	else if (!child->is_serial)
+		parent->has_children = true;
 	return child;
 }
 
@@ -108,6 +110,8 @@ bool span_task_end(struct thread *self, struct frame *task, struct task_run *run
 		if (UNLIKELY(span_has_calls))
 			span_path_freeze(&task->path);
 		task->is_done = true;
+		if (UNLIKELY(task->has_children || atomic_load_explicit(&task->has_loose, memory_order_relaxed)))
+			atomic_store_explicit(&task->parent->has_loose, true, memory_order_relaxed);
 		if (task->group)
 			span_report(task->group, task);
 		span_report_child(task->parent, task);
@@ -132,6 +136,8 @@ void span_open_group(struct frame *frame)
 		abort();
 	prof_init(&group->best_prof);
 	group->outer = frame->group;
+	group->had_children = frame->has_children;
+	group->had_loose = atomic_load_explicit(&frame->has_loose, memory_order_relaxed);
 	frame->group = group;
 }
 
@@ -161,7 +167,11 @@ void span_close_group(struct thread *self, struct frame *frame)
 
 	span_take_path(frame, group->best, &group->best_prof, group->best_calls);
 	span_segment_keep(&group->best_calls, NULL);
-	span_stage_end(frame);
+	/* tasks from before it may go on */
+	if (frame->stages.group == group)
+		span_stage_end(frame);
+	frame->has_children = group->had_children;
+	atomic_store_explicit(&frame->has_loose, group->had_loose, memory_order_relaxed);
 	span_release_patterns(self, group);
 	frame->group = group->outer;
 	prof_free(&group->best_prof);

@@ -5,6 +5,7 @@ The oracle writes the program's graph down, every strand a node, and takes the l
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -153,6 +154,28 @@ class Oracle:
         longest = max(length for length, _ in found)
         return {path for length, paths in found if length == longest for path in paths}
 
+    def greedy(self, threads: int) -> int:
+        """How long one schedule takes on so many cores, in which none is idle while a node is ready. No bound on what
+        any schedule takes is above it, but for locks."""
+        after: list[list[int]] = [[] for _ in self.weights]
+        missing = [len(set(before)) for before in self.before]
+        for node, before in enumerate(self.before):
+            for one in set(before):
+                after[one].append(node)
+        ready = [node for node, count in enumerate(missing) if not count]
+        running: list[tuple[int, int]] = []
+        now = 0
+        while ready or running:
+            while ready and len(running) < threads:
+                node = ready.pop(0)
+                heapq.heappush(running, (now + self.weights[node], node))
+            now, ended = heapq.heappop(running)
+            for node in after[ended]:
+                missing[node] -= 1
+                if not missing[node]:
+                    ready.append(node)
+        return now
+
     def longest(self) -> int:
         """Nodes come after those before them, so one pass is enough."""
         ends: list[int] = []
@@ -171,6 +194,10 @@ def measured(record: SpanRecord) -> tuple[int, int, int]:
 
 
 CHAIN = ("S", [("O", 0, ("W", 100)), ("I", 0, ("W", 10)), ("I", 0, ("W", 70)), ("O", 0, ("W", 5)), ("W", 20)])
+OUTSIDE = ("S", [("T", ("W", 4)), ("G", ("W", 1))])
+"""A group ends, and a task that was made before it goes on."""
+MANY = ("S", [("T", ("S", [("T", ("W", 90)), ("T", ("W", 90)), ("T", ("W", 90))])), ("J",), ("W", 200)])
+"""The task is over, what it has made goes on."""
 OUTLIVING = ("S", [("T", ("S", [("T", ("W", 900)), ("W", 1)])), ("J",), ("W", 50)])
 
 
@@ -180,6 +207,8 @@ OUTLIVING = ("S", [("T", ("S", [("T", ("W", 900)), ("W", 1)])), ("J",), ("W", 50
 )
 @example(tree=CHAIN, threads=2)
 @example(tree=OUTLIVING, threads=4)
+@example(tree=OUTSIDE, threads=1)
+@example(tree=MANY, threads=2)
 @given(tree=_trees(), threads=st.sampled_from([1, 2, 3, 8]))
 def test_work_span_and_bound_are_those_of_the_graph(
     directory: Path, compiler: str, tree: Tree, threads: int
@@ -187,10 +216,10 @@ def test_work_span_and_bound_are_those_of_the_graph(
     oracle = Oracle()
     oracle.execute(tree, oracle.node(0), Task(), ())
     work, span = sum(oracle.weights), oracle.longest()
-    bound = max(work // threads, span, *oracle.holds.values(), 0)
+    holds = max(oracle.holds.values(), default=0)
     found = measured(run(directory, threads, "span_tree", *words_of(tree), compiler=compiler))
     assert found[:2] == (work, span)
-    assert found[2] == pytest.approx(bound, abs=2)
+    assert max(work // threads, span, holds) - 2 <= found[2] <= max(oracle.greedy(threads), holds) + 2
 
 
 def by_place(record: SpanRecord, amount: Callable[[CallRecord], int]) -> Counter[Place]:
