@@ -197,6 +197,15 @@ def test_what_cannot_be_counted_is_said_with_what_to_do() -> None:
     assert gone.returncode == 1 and "no process" in gone.stderr
 
 
+def test_a_command_of_which_too_much_is_meant_does_not_stay_stopped() -> None:
+    """It is stopped until its probes are in place, of which there are none: it runs to its end."""
+    done = parprof("calls", "-f", "*", "--", PROGRAM, "storm=0.2")
+    assert done.returncode == 0 and "narrower pattern" in done.stderr, (
+        "its own exit code, and why it was not counted"
+    )
+    assert float(done.stdout) > 0, "what it says itself"
+
+
 def test_a_function_that_is_inlined_everywhere(tmp_path: Path) -> None:
     """What to do instead is said, and does count."""
     source, program = tmp_path / "inlined.c", tmp_path / "inlined"

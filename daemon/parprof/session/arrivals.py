@@ -226,9 +226,10 @@ class Arrivals:
             target.inherit(before)
         self._lives.begin(target, target.first_state, time.monotonic())
         if target.life.state is State.SETTLED:
-            target.refresh(wait=record.stopped)
             if record.stopped:
-                target.resume(started_libraries=False)
+                target.start_again(started_libraries=False)
+            else:
+                target.refresh()
         elif target.life.state is State.YOUNG and not is_exec and before is not None:
             self._watched.placer.inherit(before.pid, target.pid)
 

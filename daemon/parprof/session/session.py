@@ -440,8 +440,7 @@ class Session:
         elif record.kind == records.RECORD_LOAD_MAP:
             target.mapped.maps.begin(record.address)
             if record.stopped:
-                target.refresh(wait=True)
-                target.resume(started_libraries=True)
+                target.start_again(started_libraries=True)
             elif target.has_new_libraries(record.address):
                 target.mapped.is_stale = True
         elif record.kind == records.RECORD_STALE_MAP:

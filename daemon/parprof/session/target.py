@@ -504,6 +504,13 @@ class Target:
                 self.pid, self.image, tid, works=works, unknown=has_runtime, scope=self.scope.number
             )
 
+    def start_again(self, started_libraries: bool) -> None:
+        """See to a process that was stopped for us at exec or by ld.so, and let it go on, whatever becomes of that."""
+        try:
+            self.refresh(wait=True)
+        finally:
+            self.resume(started_libraries)
+
     def resume(self, started_libraries: bool) -> None:
         """Let a process go on that was stopped for us at exec or by ld.so."""
         if started_libraries and self._awaits_libraries:
