@@ -322,6 +322,7 @@ int main(void)
 """
 
 
+@pytest.mark.alone
 def test_calls_during_the_look_count(tmp_path: Path) -> None:
     """Which come right after the probes, and never again."""
     source, program, out = tmp_path / "early.c", tmp_path / "early", tmp_path / "calls.json"
