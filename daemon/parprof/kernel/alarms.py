@@ -14,13 +14,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from parprof.kernel.detach_worker import be_urgent
 from parprof.kernel.records import Cost
 from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.uprobes import ProbeSet
 from parprof.values import dataclass
-
-_URGENT = -10
-"""Nice value of the thread: it has little to do, and that soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +73,7 @@ class Alarms:
         return out
 
     def _run(self) -> None:
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _URGENT)
+        be_urgent()
         poller = select.epoll()
         poller.register(self._ring.fd, select.EPOLLIN)
         poller.register(self._end, select.EPOLLIN)

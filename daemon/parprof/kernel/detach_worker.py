@@ -40,8 +40,7 @@ _BUSY_SECONDS, _BUSY_STEP_SECONDS = 10.0, 0.05
 _NOBODY = 65534
 _INT_BYTES = 4
 _STACK_BYTES = 128 << 10
-_URGENT = -10
-"""Nice value, as that of the thread that hands over what is to be closed (`alarms`)."""
+_URGENT_NICE = -10
 
 
 class Closers:
@@ -192,9 +191,10 @@ def _receive(connection: _socket.socket) -> tuple[bytes, list[int]] | None:
     return data, [int.from_bytes(raw[at : at + _INT_BYTES], sys.byteorder) for at in starts]
 
 
-def _be_urgent() -> None:
+def be_urgent() -> None:
+    """Have this thread, and those that it starts, run before others: they have little to do, and that soon."""
     try:
-        os.setpriority(os.PRIO_PROCESS, 0, _URGENT)
+        os.setpriority(os.PRIO_PROCESS, 0, _URGENT_NICE)
     except OSError:
         pass  # not root: as urgent as any other
 
@@ -215,7 +215,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    _be_urgent()
+    be_urgent()
     _become_nobody()
     _thread.stack_size(_STACK_BYTES)
     counter = int(sys.argv[2])
