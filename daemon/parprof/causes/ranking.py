@@ -24,6 +24,7 @@ from parprof.causes.sites import (
     is_counted,
     is_single,
     lost_ns,
+    mostly_in,
     sample_ns,
     together,
 )
@@ -38,7 +39,7 @@ from parprof.causes.waiting import (
     thread_waits,
     tidies_up,
 )
-from parprof.cct.tree import Procedure, hottest
+from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OUTSIDE, OVERHEAD, STALL, WAIT, Metrics
 from parprof.model import NOBODY, Interval, PathSample, ProcessInfo, Profile
 from parprof.values import dataclass
@@ -305,20 +306,11 @@ def _where_locked(site: LossSite) -> Place:
         around = around.parent
     if around.parent is None:
         return where_spun(site)
-    locked: dict[Procedure, float] = {}
-    places: dict[Procedure, tuple[float, Place]] = {}
-    for place in around.walk():
-        if amount := _locks_ns(place.own, is_taken=True):
-            function = place.function.procedure  # whoever calls it
-            locked[function] = locked.get(function, 0.0) + amount
-            places[function] = max(
-                places.get(function, (0.0, place)), (amount, place), key=lambda pair: pair[0]
-            )
-    most = max(locked, key=lambda key: locked[key], default=None)
-    if most is None or locked[most] < _MOST_OF_LOCK * sum(locked.values()):
+    taker = mostly_in(around, lambda tally: _locks_ns(tally, is_taken=True), _MOST_OF_LOCK)
+    if taker is None:
         return site.place
     holders = {place.function.procedure for place in site.place.chain()}
-    return site.place if most in holders else places[most][1]
+    return site.place if taker.function.procedure in holders else taker
 
 
 def _where_held(site: LossSite) -> Place:

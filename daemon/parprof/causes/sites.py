@@ -9,7 +9,7 @@ together.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from parprof.causes.evidence import Evidence, Place, Tally
@@ -100,6 +100,21 @@ def sample_ns(total: Metrics) -> float:
 def mostly_spins(metrics: Metrics, cores: int) -> bool:
     """Whether it is by spinning, not by sleep, that threads waited while nobody worked."""
     return metrics.spin_ns * cores >= 0.5 * metrics.stall_ns
+
+
+def mostly_in(site: Place, amount_of: Callable[[Tally], float], least_share: float) -> Place | None:
+    """Where most of an amount is, at a place or below it, in the one function that has so large a share of that,
+    whoever calls it."""
+    amounts: dict[Procedure, float] = {}
+    largest: dict[Procedure, tuple[float, Place]] = {}
+    for place in site.walk():
+        if amount := amount_of(place.own):
+            function = place.function.procedure
+            amounts[function] = amounts.get(function, 0.0) + amount
+            if function not in largest or amount > largest[function][0]:
+                largest[function] = amount, place
+    most = max(amounts, key=lambda function: amounts[function], default=None)
+    return None if most is None or amounts[most] < least_share * sum(amounts.values()) else largest[most][1]
 
 
 def share_of_first(tally: Tally) -> float:

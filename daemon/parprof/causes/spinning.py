@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parprof.causes.barriers import is_barrier
 from parprof.causes.evidence import Place, Tally
-from parprof.causes.sites import LossSite
+from parprof.causes.sites import LossSite, mostly_in
 from parprof.causes.waiting import is_arrival, is_lock
 
 _ONLY_SPINS = 0.1
@@ -25,15 +25,8 @@ def _waits(function: str) -> bool:
 
 def spinner(site: LossSite) -> Place | None:
     """The function in which most of what is spun at a site is, wherever that calls it from."""
-    functions: dict[str, Place] = {}
-    spun_ns: dict[str, float] = {}
-    for place in site.place.walk():
-        if amount := own_spin_ns(place.own):
-            function = place.function
-            functions.setdefault(function.procedure.name, function)
-            spun_ns[function.procedure.name] = spun_ns.get(function.procedure.name, 0.0) + amount
-    most = max(spun_ns, key=lambda name: spun_ns[name], default="")
-    return functions[most] if most and spun_ns[most] >= _MOST * sum(spun_ns.values()) else None
+    place = mostly_in(site.place, own_spin_ns, _MOST)
+    return None if place is None else place.function
 
 
 def where_spun(site: LossSite) -> Place:
