@@ -314,6 +314,7 @@ int main(void)
 {
 	while (*(volatile unsigned char *)early != 0xcc)	/* a breakpoint: it is probed */
 		usleep(100);
+	usleep(100000);	/* counting begins when all probes are there, and the look lasts 250 ms from then */
 	for (int i = 0; i < 53; i++)
 		early();
 	for (;;)
@@ -324,7 +325,7 @@ int main(void)
 
 @pytest.mark.alone
 def test_calls_during_the_look_count(tmp_path: Path) -> None:
-    """Which come right after the probes, and never again."""
+    """Which come soon after the probes, and never again."""
     source, program, out = tmp_path / "early.c", tmp_path / "early", tmp_path / "calls.json"
     source.write_text(EARLY)
     subprocess.run(["gcc", "-O2", "-g", "-rdynamic", source, "-o", program], check=True)
