@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from parprof.exporters.answer import nothing_to_act_on
 from parprof.facts.drain import Drain
 from parprof.files.dso import ANONYMOUS, Dso
 from parprof.kernel.stacks import RawStack, StackTable
+from parprof.logical import Located
 from parprof.metrics import Metrics
 from parprof.model import Count, Frame, Origin, PathSample, ProcessInfo, Profile, SampleKey, ThreadState
 from parprof.process.identity import Process, is_32_bit
@@ -102,6 +104,29 @@ def test_reasons_add_up() -> None:
     assert maker.cut == {"no_mapping": 10, "bad_row": 10, "missing": 10}
     assert (maker.cut_short, maker.leaving) == (30, 10)
     assert maker.incomplete > maker.incomplete_though_whole
+
+
+def test_hours_of_new_stacks_are_forgotten() -> None:
+    """What is remembered depends on how much is in use, not on the time that the daemon runs."""
+    image, maker = Image(), RowMaker(AddressBook(cast(Any, Namer())))
+    used, new = 40, 150
+    seen: list[int] = []
+    before = places_remembered()
+    for minute in range(60):
+        fresh = range(0x100000 + new * minute, 0x100000 + new * (minute + 1))
+        drain = drain_of(image, *((address, 0) for address in (*range(JIT, JIT + used), *fresh)))
+        drain.stacks.put(9999, RawStack(struct.pack("<Q", 0xFFFFFFFF81000000), 0, b"", 0, 0))
+        facts = {key._replace(kernel=9999): count for key, count in drain.facts.items()}
+        maker.rows(Drain(facts, drain.stacks, drain.images, drain.thread_names, drain.events, 100))
+        maker.trim()
+        seen.append(places_remembered() - before)
+    assert max(seen) > 2 * new, "more than a minute's"
+    assert max(seen) < 8 * (used + new)
+
+
+def places_remembered() -> int:
+    gc.collect()
+    return sum(isinstance(one, Located) for one in gc.get_objects())
 
 
 @pytest.mark.parametrize(

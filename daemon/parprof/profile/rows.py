@@ -41,7 +41,9 @@ _RowKey = tuple[int, int, int, int]
 """Identities of the logical and the physical path; image, thread."""
 _Paths = tuple[Path, Path]
 """The one object for a logical path, and that for its physical one: empty where that is the same."""
-_MAX_REMEMBERED = 1 << 13
+_MOST_ORIGINS = 1 << 13
+_FEWEST_STACKS = 1 << 10
+"""So many are remembered at least before any is forgotten."""
 _TOLD_BY = {WaitKind.LOCK: thread_wait_kind, WaitKind.REQUESTS: polled_kind}
 """Which kinds of waits the functions of the process tell more of."""
 _WAITS = {kind: (Frame(kind.frame_name, module=KERNEL),) for kind in WaitKind}
@@ -77,6 +79,10 @@ class RowMaker:
         self._calls: dict[int, tuple[Located, _Paths | None]] = {}
         """As `_located`, for the functions that these places are in."""
         self._interned: dict[Path, Path] = {}
+        self._most_stacks = _FEWEST_STACKS
+        """When there are more, all are forgotten."""
+        self._has_forgotten = False
+        """In the last `trim`: what is remembered since then is what is in use."""
         self._origins: dict[Origin, Origin] = {}
         """One object for all rows of the same origin, of all drains: it is then compared by identity."""
         self._kinds: dict[int, WaitKind] = {}
@@ -433,15 +439,26 @@ class RowMaker:
         self._kinds.clear()
         for memory in self._memories.values():
             memory.forget_kernel()
-        if len(self._origins) > _MAX_REMEMBERED:
+        if len(self._origins) > _MOST_ORIGINS:
             self._origins.clear()
-        if sum(map(len, self._memories.values())) + len(self._located) > _MAX_REMEMBERED:
-            self._memories.clear()
-            self._located.clear()
-            self._calls.clear()
-            self._thread_kinds.clear()
-            self._interned.clear()
+        self._forget_stacks()
+        # places in the kernel are made anew from here on, and never found again under their old identity
+        pairs = (pair for _, pair in (*self._located.values(), *self._calls.values()) if pair)
+        self._interned = {path: path for pair in pairs for path in pair}
+        self._located.clear()
+        self._calls.clear()
+        self._thread_kinds.clear()
         self._book.trim()
+
+    def _forget_stacks(self) -> None:
+        """Forget them all when there are twice as many as are in use: each is then made anew once at the most for one
+        that was new, and memory does not grow with time."""
+        stacks = sum(map(len, self._memories.values()))
+        if self._has_forgotten:
+            self._most_stacks = max(_FEWEST_STACKS, 2 * stacks)
+        self._has_forgotten = stacks > self._most_stacks
+        if self._has_forgotten:
+            self._memories.clear()
 
     def forget(self, images: Collection[int]) -> None:
         """Drop what belongs to processes that are gone."""
