@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import profiling
-from parprof.causes import Kind, causes_of
+from parprof.causes.diagnosis import Kind
+from parprof.causes.ranking import causes_of
 from parprof.commands.spawn import Child
 from parprof.kernel.engine import BpfKernel
 from parprof.metrics import BLAME, WAIT, WORK, Metric

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from parprof.attribution.waiting import WaitKind
-from parprof.causes import Kind
+from parprof.causes.diagnosis import Kind
 from parprof.exporters.views import RECURSION, VIEWS
 from parprof.metrics import METRICS
 

@@ -17,7 +17,7 @@ from parprof.__main__ import main
 from parprof.attribution import attribute
 from parprof.attribution.concurrency import levels_of
 from parprof.attribution.gain import row_gain
-from parprof.causes import find_causes
+from parprof.causes.ranking import find_causes
 from parprof.errors import UsageError
 from parprof.exporters import pprof
 from parprof.exporters.on_cores import on_cores

@@ -17,7 +17,7 @@ sys.path.insert(0, str(FilePath(__file__).parent))
 
 from logical_stacks import AGENTS, frames, text
 from parprof.attribution import Verdict, verdict
-from parprof.causes import causes_of
+from parprof.causes.ranking import causes_of
 from parprof.cct.tree import CallingContextTree
 from parprof.exporters import json_report
 from parprof.facts.drain import Drain

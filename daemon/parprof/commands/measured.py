@@ -15,8 +15,6 @@ from collections.abc import Callable
 
 from parprof import cache
 from parprof.commands.progress import Progress
-from parprof.commands.showing import print_report, shown, write_page
-from parprof.commands.views import view_of
 from parprof.exporters import pprof
 from parprof.exporters.output import keep_old, open_output
 from parprof.facts.measurement import Measurement
@@ -80,6 +78,7 @@ def run_session(
         )
         try:
             gc.freeze()  # modules stay: looking at them again and again was a tenth of our time beside the target
+            gc.enable()
             collect_less()
             main = begin(session)
             if names_early:
@@ -142,6 +141,9 @@ def _report(args: argparse.Namespace, profile: Profile, *, shares_output: bool) 
     standard output."""
     if args.no_report:
         return
+    from parprof.commands.showing import print_report, shown  # a tenth of a second, when it disturbs nobody
+    from parprof.commands.views import view_of
+
     view = view_of(args)
     if args.report is not None and args.report != "-":
         text = io.StringIO()
@@ -166,6 +168,8 @@ def present(
     pprof.write(profile, args.output, physical=args.physical, loops=args.loops)
     _report(args, profile, shares_output=shares_output)
     if args.html is not None:
+        from parprof.commands.showing import write_page
+
         write_page(args, profile)
     if args.output != "-" and not args.quiet:
         print(f"parprof: wrote {args.output}", file=sys.stderr)

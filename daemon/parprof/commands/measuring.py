@@ -6,6 +6,7 @@ What is imported here is waited for before the programs begin to load.
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -276,6 +277,7 @@ def measure(
     ``outlasts``: the target is there before and after, so what comes behind the measurement is felt by it, too.
     """
     cpu_before_s = time.process_time()
+    gc.disable()  # until all is imported: `run_session`
     allow_many_files()
     budget = Budget(args.budget / 100, _NO_LIMIT_NS) if args.budget >= 100 else Budget(args.budget / 100)
     with _Loading(

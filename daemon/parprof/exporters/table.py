@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from parprof.causes import find_causes
+from parprof.causes.ranking import find_causes
 from parprof.cct.tree import CallingContextTree
 from parprof.exporters.concurrency_table import ConcurrencyTable
 from parprof.exporters.readable import readable
