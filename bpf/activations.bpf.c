@@ -30,14 +30,59 @@ static __always_inline struct last_stack *last_stack_of(u32 tid)
 	return last_stacks.lookup(&tid);
 }
 
+#define COMPARED_PER_CALL 16	/* the verifier follows each, and looks at the function once */
+
+/* Compares COMPARED_PER_CALL frames more, from the outermost ones inwards, and remembers them; 0 when that is all. A function by
+ * itself, as `walk_frame`. No branches on what is found, so that the verifier sees one path. */
+u64 compare_frames(u64 given)
+{
+	struct walk *w = (struct walk *)given;
+	struct last_stack *last;
+	u64 depth, cut, context, at, outer, frame, change, i;
+	u32 tid;
+
+	if (!w)
+		return 0;
+	tid = w->key.tid;	/* on our stack: Linux 6.1 takes no key from a shared function's argument */
+	last = last_stacks.lookup(&tid);
+	if (!last)
+		return 0;
+	depth = w->depth;
+	cut = w->cut;
+	context = w->key.context;
+#pragma clang loop unroll(disable)
+	for (u32 turn = 0; turn < COMPARED_PER_CALL; turn++) {
+		i = w->alike.next;
+		if (i >= w->alike.compared)
+			return 0;
+		w->alike.next = i + 1;
+		at = depth - 1 - i;
+		outer = depth - i;
+		/* what one context created is another activation than what another did, at the same place or not */
+		frame = context & -below(at, cut);
+		asm volatile("%0 &= %1" : "+r"(at) : "i"(COMPARED_FRAMES - 1));
+		asm volatile("%0 &= %1" : "+r"(outer) : "i"(STACK_WORDS - 1));
+		/* nothing called the outermost one */
+		frame ^= w->record.pc[outer] & -opaque(is_some(i));
+		frame = frame * 0xff51afd7ed558ccdULL ^ w->cfa[at];
+		change = i;
+		asm volatile("%0 &= %1" : "+r"(i) : "i"(COMPARED_FRAMES - 1));
+		w->alike.differs |= below(change, w->alike.before) ^ 1;
+		change = last->frames[i] ^ frame;
+		w->alike.differs |= (change | -change) >> 63;
+		w->alike.shared += w->alike.differs ^ 1;
+		last->frames[i] = frame;
+	}
+	return 1;
+}
+static u64 (*call_compare_frames)(struct walk *w) = (void *)SHARED_compare_frames;
+
 /* Finds out how many of the innermost frames are new, and remembers the stack for the next sample. 0 if it is not to be
  * compared: it is cut short (the next whole one is compared with the last whole one), stands for several samples of which
- * the others were left out, or there is no room for the thread.
- *
- * No branches on what is found, so that the verifier sees one path. */
+ * the others were left out, or there is no room for the thread. */
 static __always_inline int compare_with_last(struct walk *w)
 {
-	u64 depth = w->depth, compared = depth, before, deeper, differs, shared = 0, cut = w->cut, context = w->key.context;
+	u64 depth = w->depth, compared = depth, before, deeper, differs;
 	struct last_stack *last;
 
 	if ((w->end != END_COMPLETE && w->end != END_ZERO) || w->thin)
@@ -50,29 +95,18 @@ static __always_inline int compare_with_last(struct walk *w)
 	before = last->depth;
 	deeper = forget(w, (depth - before) & -below(before, depth));
 	differs = last->image ^ w->key.image;
-	differs = (differs | -differs) >> 63;
+	w->alike.differs = (differs | -differs) >> 63;
+	w->alike.before = before;
+	w->alike.compared = compared;
+	w->alike.shared = w->alike.next = 0;
 #pragma clang loop unroll(disable)
-	for (u64 i = 0; i < COMPARED_FRAMES; i++) {
-		u64 at = depth - 1 - i, outer = depth - i, frame, change;
-
-		if (i >= compared)
+	for (u32 i = 0; i < COMPARED_FRAMES / COMPARED_PER_CALL; i++)
+		if (!call_compare_frames(w))
 			break;
-		/* what one context created is another activation than what another did, at the same place or not */
-		frame = context & -below(at, cut);
-		asm volatile("%0 &= %1" : "+r"(at) : "i"(COMPARED_FRAMES - 1));
-		asm volatile("%0 &= %1" : "+r"(outer) : "i"(STACK_WORDS - 1));
-		if (i)	/* nothing called the outermost one */
-			frame ^= w->record.pc[outer];
-		frame = frame * 0xff51afd7ed558ccdULL ^ w->cfa[at];
-		change = last->frames[i] ^ frame;
-		differs |= (change | -change) >> 63 | (below(i, before) ^ 1);
-		shared += differs ^ 1;
-		last->frames[i] = frame;
-	}
 	last->image = w->key.image;
 	last->depth = depth;
 	/* Beyond what is compared only what was not there at all is new. */
-	w->key.fresh = forget(w, shared) < compared ? depth - shared : deeper;
+	w->key.fresh = w->alike.shared < compared ? depth - w->alike.shared : deeper;
 	return 1;
 }
 

@@ -5,22 +5,15 @@
  * data it would be a program for an interpreter that the verifier had to follow.
  */
 #define MAX_CLOSURES 256
+#define CLOSURES_PER_CALL 8
 
 /* Records the closure at `ip`, if it lies past the one of the frame `sp`, and moves on to its parent; `bp`: whether that frame
- * was found. GOING while there is another. A function by itself, as `walk_frame`. */
-u64 next_closure(u64 given)
+ * was found. */
+static __always_inline void next_closure(struct walk *w, struct process_config *config)
 {
-	struct walk *w = (struct walk *)given;
 	u64 frame, function, past;
-	u32 tgid, depth;
-	struct process_config *config;
+	u32 depth;
 
-	if (!w)
-		return END_TOO_DEEP;
-	tgid = w->tgid;
-	config = configs.lookup(&tgid);
-	if (!config || !w->ip)
-		return END_COMPLETE;
 	read_user(&frame, w->ip + config->closures.frame);
 	read_user(&function, frame + config->closures.signature);
 	read_user(&function, function + config->closures.inlet);
@@ -34,11 +27,32 @@ u64 next_closure(u64 given)
 		w->record.hash = mix(w->record.hash, function);
 		w->depth = depth + 1;
 	}
-	w->bp = past | (frame == w->sp);
+	w->bp = past | opaque(is_some(frame ^ w->sp) ^ 1);
+}
+
+/* CLOSURES_PER_CALL of them. GOING while there is another. A function by itself, as `walk_frame`. */
+u64 next_closures(u64 given)
+{
+	struct walk *w = (struct walk *)given;
+	struct process_config *config;
+	u32 tgid;
+
+	if (!w)
+		return END_TOO_DEEP;
+	tgid = w->tgid;
+	config = configs.lookup(&tgid);
+	if (!config)
+		return END_COMPLETE;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < CLOSURES_PER_CALL; i++) {
+		if (!w->ip)
+			return END_COMPLETE;
+		next_closure(w, config);
+	}
 	return w->ip ? GOING : END_COMPLETE;
 }
 
-static u64 (*call_next_closure)(struct walk *w) = (void *)SHARED_next_closure;
+static u64 (*call_next_closures)(struct walk *w) = (void *)SHARED_next_closures;
 
 /* Puts the chain into the record of a walk, less what is on the stack of the frame `own` in which the worker `ws` went on:
  * `depth` functions. Whether that frame was found in it. */
@@ -63,8 +77,8 @@ static __always_inline u32 gather_closures(struct walk *w, u64 ws, u64 own, stru
 		return 0;
 	w->end = GOING;
 #pragma clang loop unroll(disable)
-	for (u32 i = 0; i < MAX_CLOSURES; i++) {
-		w->end = call_next_closure(w);
+	for (u32 i = 0; i < MAX_CLOSURES / CLOSURES_PER_CALL; i++) {
+		w->end = call_next_closures(w);
 		if (w->end != GOING)
 			break;
 	}

@@ -28,7 +28,9 @@ static __always_inline void finish_creator(struct walk *w)
  * of the stack, and perhaps a language's library: return addresses are looked for further out than where a thread waits. */
 static __always_inline u64 place_of_creation(struct walk *w, struct process_config *config)
 {
-	return mix(place_of_wait(w, config, WALK_FORK), call_further_place(w)) | 1;
+	u64 near = place_of_wait(w, config, WALK_FORK);
+
+	return mix(near, further_place(w)) | 1;
 }
 
 /* A thread of a watched process has been created by the current one. The last that its program does, which began at `begun`:

@@ -33,19 +33,27 @@ BPF_TABLE("hash", struct file_key, struct file_table, file_tables, 16384);
 
 struct maple_pivots {
 	u64 pivot[MAPLE_PIVOTS + 1];
+	u64 entry, address;
 };
 BPF_TABLE("percpu_array", u32, struct maple_pivots, maple_scratch, 1);
 BPF_TABLE("percpu_array", u32, struct mapped_file_record, mapping_scratch, 1);	/* too large for the stack */
 
 #ifdef MAPLE_ROOT
 
-/* The child of a node in whose range an address lies. Pivots are the last addresses of their children; behind the last
- * one used is a zero, or the end of the node. */
-static __always_inline u64 maple_child(struct maple_pivots *s, u64 entry, u64 address)
+/* The child of the node `entry` in whose range `address` lies. Pivots are the last addresses of their children; behind the
+ * last one used is a zero, or the end of the node. A function by itself, as `walk_frame`. */
+u64 maple_child(u64 given)
 {
-	u64 node = entry & ~255ULL, wide = (entry >> 3 & 15) == MAPLE_ARANGE, child = 0, at;
-	u64 pivots = node + (wide ? ARANGE_PIVOT : RANGE_PIVOT), slots = node + (wide ? ARANGE_SLOT : RANGE_SLOT);
+	struct maple_pivots *s = (struct maple_pivots *)given;
+	u64 node, wide, child = 0, at, pivots, slots, address;
 
+	if (!s)
+		return 0;
+	node = s->entry & ~255ULL;
+	wide = (s->entry >> 3 & 15) == MAPLE_ARANGE;
+	address = s->address;
+	pivots = node + (wide ? ARANGE_PIVOT : RANGE_PIVOT);
+	slots = node + (wide ? ARANGE_SLOT : RANGE_SLOT);
 	at = (slots - pivots) >> 3;
 	if (bpf_probe_read_kernel(s->pivot, 8 * MAPLE_PIVOTS, (void *)pivots))
 		return 0;
@@ -61,6 +69,7 @@ static __always_inline u64 maple_child(struct maple_pivots *s, u64 entry, u64 ad
 	bpf_probe_read_kernel(&child, 8, (void *)(slots + 8 * at));
 	return child;
 }
+static u64 (*call_maple_child)(struct maple_pivots *s) = (void *)SHARED_maple_child;
 
 /* The current task's mapping at an address; 0 if there is none. */
 static __always_inline u64 find_vma(u64 address)
@@ -75,10 +84,12 @@ static __always_inline u64 find_vma(u64 address)
 	bpf_probe_read_kernel(&entry, 8, (void *)mm + MAPLE_ROOT);
 	if (!mm || !(entry & 2))
 		return 0;
+	s->address = address;
 #pragma clang loop unroll(disable)
 	for (int level = 0; level < MAPLE_LEVELS; level++) {
 		type = entry >> 3 & 15;
-		entry = maple_child(s, entry, address);
+		s->entry = entry;
+		entry = call_maple_child(s);
 		if (!entry || type < MAPLE_LEAVES)
 			return entry;
 	}
@@ -168,6 +179,11 @@ static __always_inline int seek_mapping(struct walk *w, u64 address)
 	return 1;
 }
 #else
+u64 maple_child(u64 given)
+{
+	return 0;
+}
+
 static __always_inline int seek_mapping(struct walk *w, u64 address)
 {
 	return 0;

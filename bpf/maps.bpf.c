@@ -61,11 +61,14 @@ struct scope_move {
 
 /* See others_by_ticks, memory_working. */
 struct look {
-	u64 sum;	/* scratch */
+	u64 at;		/* what is looked at next: see count_workers, find_queued */
+	u64 registers;	/* see registers_at */
 	u32 tgid;
 	u32 tid;
 	u32 is_sample;
-	u32 reserved;
+	u32 scope;
+	u32 next;	/* a number of it: a CPU, a worker; how many were looked at */
+	u32 most;	/* there are so many */
 };
 
 /* See polls.bpf.c. */

@@ -134,10 +134,41 @@ static __always_inline u64 worker_works(struct memory_plan *plan, u64 entry)
 	return (plan->not_zero ^ differs ^ 1) & opaque((-opaque(entry) | entry) >> 63);
 }
 
-/* `working`: map memory to sum up in, that nobody else writes meanwhile. */
-static __always_inline s32 workers_working(struct memory_plan *plan, struct process *p, u64 *working)
+#define WORKERS_PER_CALL 4	/* the verifier follows each, and looks at the function once */
+
+/* How many of the next WORKERS_PER_CALL workers work, from number `next` of `most` in the list at `at` on. A function by
+ * itself, as `walk_frame`. */
+u64 count_workers(u64 given)
 {
-	u64 at = follow(root_of(plan, p), plan->hops, plan->hop_count), entry, loaded, pointers = plan->pointers;
+	struct look *look = (struct look *)given;
+	struct process_config *config;
+	struct memory_plan *plan;
+	u64 entry, loaded, pointers, working = 0;
+	u32 tgid;
+
+	if (!look)
+		return 0;
+	tgid = look->tgid;
+	config = configs.lookup(&tgid);
+	if (!config)
+		return 0;
+	plan = &config->memory;
+	pointers = plan->pointers;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < WORKERS_PER_CALL; i++) {
+		if (look->next >= look->most)
+			break;
+		entry = look->at + (u64)look->next++ * plan->stride;
+		read_user(&loaded, entry);
+		working += opaque(worker_works(plan, pointers * loaded + (1 - pointers) * entry));
+	}
+	return working;
+}
+static u64 (*call_count_workers)(struct look *look) = (void *)SHARED_count_workers;
+
+static __always_inline s32 workers_working(struct memory_plan *plan, struct process *p, struct look *look)
+{
+	u64 at = follow(root_of(plan, p), plan->hops, plan->hop_count), working = 0;
 	u32 count = 0;
 
 	if (!at)	/* the runtime has not started, or it and all memory are gone: the program is serial */
@@ -147,18 +178,16 @@ static __always_inline s32 workers_working(struct memory_plan *plan, struct proc
 		return UNREADABLE;
 	if (!count || !at)
 		return 1;
-	*working = 0;
-	/* else clang knows that the first turn needs no test, and enters the loop in its middle: Linux 6.1 refuses that */
-	count = opaque(count);
+	look->at = at;
+	look->next = 0;
+	look->most = count;
 #pragma clang loop unroll(disable)
-	for (u32 i = 0; i < MAX_WORKERS; i++) {
-		if (i >= count)
+	for (u32 i = 0; i < MAX_WORKERS / WORKERS_PER_CALL; i++) {
+		working += call_count_workers(look);
+		if (look->next >= look->most)
 			break;
-		entry = at + (u64)i * plan->stride;
-		read_user(&loaded, entry);
-		*(volatile u64 *)working += worker_works(plan, pointers * loaded + (1 - pointers) * entry);
 	}
-	return *(volatile u64 *)working;
+	return working;
 }
 
 /* n_working as the runtime's memory has it, for a thread of a process that works; UNREADABLE if it has not. */
@@ -181,7 +210,7 @@ u64 ask_memory(u64 given)
 	outside = p->n_blocked_outside[parity(p)];
 	plan = &config->memory;
 	if (plan->kind == MEMORY_WORKERS)
-		return workers_working(plan, p, &look->sum);
+		return workers_working(plan, p, look);
 	if (plan->kind != MEMORY_TEAM)
 		return UNREADABLE;
 	n = team_working(plan, p);

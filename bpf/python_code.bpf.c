@@ -5,10 +5,11 @@
  * object, and of what it points to, as they are: their meaning is parprof/languages/cpython/'s affair.
  */
 
-#define FUNCTIONS_PER_CALL 16	/* the verifier follows each */
+#define FUNCTIONS_PER_CALL 32
 
-/* One for each CPU, as the walks are. */
+/* One for each CPU, as the walks are, and one for those of waits. */
 BPF_TABLE("percpu_array", u32, struct code_record, code_records, 1);
+BPF_TABLE("percpu_array", u32, struct code_record, wait_code_records, 1);
 
 /* Reads an object, as far as there is room; how much was read. */
 static __always_inline u32 read_object(void *to, u32 most, u64 at, u64 size)
@@ -74,31 +75,45 @@ static __always_inline int send_code(struct walk *w, struct interpreter *py, str
 	return !stacks.ringbuf_output(r, size, BPF_RB_NO_WAKEUP);
 }
 
-/* Sends those of FUNCTIONS_PER_CALL functions more of the walked Python frames that were not sent yet; 1 if there are still some.
- * Where the ring has no room they are sent with the next new stack that has them. */
-static __always_inline int send_functions(struct walk *w, struct code_record *r)
+/* Sends the function of the next one of the walked Python frames, if it was not sent yet; 0 if there is none. Where the ring has
+ * no room it is sent with the next new stack that has it. A function by itself, as `walk_frame`. */
+u64 send_function(u64 given)
 {
-	struct interpreter *py = interpreters.lookup(&w->tgid);
+	struct walk *w = (struct walk *)given;
+	struct interpreter *py;
+	struct code_record *r;
 	u64 at, code, key;
-	u32 one = 1;
+	u32 one = 1, zero = 0, tgid;
 
-	if (!py)
+	if (!w || w->functions_seen >= w->record.python_depth)
 		return 0;
+	tgid = w->tgid;
+	py = interpreters.lookup(&tgid);
+	r = w->is_waits ? wait_code_records.lookup(&zero) : code_records.lookup(&zero);
+	if (!py || !r)
+		return 0;
+	at = w->depth + 2 * w->functions_seen++;
+	asm volatile("%0 &= %1" : "+r"(at) : "i"(STACK_WORDS - 1));
+	code = w->record.pc[at] & ~PYTHON_ENTRY;
+	at++;
+	asm volatile("%0 &= %1" : "+r"(at) : "i"(STACK_WORDS - 1));
+	if (!code)
+		return 1;
+	key = mix(mix(mix(RECORD_CODE, w->key.image), code), w->record.pc[at] >> 32) | 1;
+	if (!sent_stacks.lookup(&key) && send_code(w, py, r, code))
+		sent_stacks.update(&key, &one);
+	return 1;
+}
+static u64 (*call_send_function)(struct walk *w) = (void *)SHARED_send_function;
+
+/* Those of FUNCTIONS_PER_CALL functions more; 1 if there are still some. */
+static __always_inline int send_functions(struct walk *w, u32 is_waits)
+{
+	w->is_waits = is_waits;
 #pragma clang loop unroll(disable)
-	for (u32 i = 0; i < FUNCTIONS_PER_CALL; i++) {
-		if (w->functions_seen >= w->record.python_depth)
+	for (u32 i = 0; i < FUNCTIONS_PER_CALL; i++)
+		if (!call_send_function(w))
 			return 0;
-		at = w->depth + 2 * w->functions_seen++;
-		asm volatile("%0 &= %1" : "+r"(at) : "i"(STACK_WORDS - 1));
-		code = w->record.pc[at] & ~PYTHON_ENTRY;
-		at++;
-		asm volatile("%0 &= %1" : "+r"(at) : "i"(STACK_WORDS - 1));
-		if (!code)
-			continue;
-		key = mix(mix(mix(RECORD_CODE, w->key.image), code), w->record.pc[at] >> 32) | 1;
-		if (!sent_stacks.lookup(&key) && send_code(w, py, r, code))
-			sent_stacks.update(&key, &one);
-	}
 	return 1;
 }
 
@@ -107,11 +122,10 @@ int on_python_code(struct bpf_perf_event_data *ctx)
 {
 	u32 zero = 0;
 	struct walk *w = walks.lookup(&zero);
-	struct code_record *r = code_records.lookup(&zero);
 
-	if (!w || !r)
+	if (!w)
 		return 0;
-	if (send_functions(w, r))
+	if (send_functions(w, 0))
 		unwinders.call(ctx, 4);
 	return finish_user_stack(w);
 }

@@ -82,26 +82,39 @@ static __always_inline u64 works_beside(void *task, u32 tgid, u32 own, u32 scope
 }
 #endif
 
-/* Other threads of this one's scope that are in work and on a CPU at this moment, and CPUs that other programs have: see
- * FOREIGN_SHIFT. Without branches on what is found, and summed up in map memory, as in memory.bpf.c. */
-static __always_inline s32 others_on_cpus(u32 tgid, u32 own, u32 scope, u32 cpus, u64 *working)
+/* What `works_beside` says of who has the CPU `next`. A function by itself, as `walk_frame`: the verifier looks at it once. */
+u64 look_at_cpu(u64 given)
 {
-	u32 zero = 0;
-	struct runqueue_list *known = runqueues.lookup(&zero);
+	struct look *look = (struct look *)given;
+	struct runqueue_list *known;
+	u32 zero = 0, at;
 
+	if (!look)
+		return 0;
+	known = runqueues.lookup(&zero);
 	if (!known)
 		return 0;
-	*working = 0;
+	at = look->next;
+	asm volatile("" : "+r"(at));	/* keeps the mask, which the verifier needs */
+	return works_beside(current_of(known->at[at & (MAX_CPUS - 1)]), look->tgid, look->tid, look->scope);
+}
+static u64 (*call_look_at_cpu)(struct look *look) = (void *)SHARED_look_at_cpu;
+
+/* Other threads of this one's scope that are in work and on a CPU at this moment, and CPUs that other programs have: see
+ * FOREIGN_SHIFT. */
+static __always_inline s32 others_on_cpus(struct look *look, u32 cpus)
+{
+	u64 working = 0;
+
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < MAX_CPUS; i++) {
-		u32 at = opaque(i);
-
 		/* else the end is computed before, and compared in a way from which Linux 6.1's verifier learns no bound */
 		if (i >= (u32)opaque(cpus))
 			break;
-		*(volatile u64 *)working += works_beside(current_of(known->at[at & (MAX_CPUS - 1)]), tgid, own, scope);
+		look->next = i;
+		working += call_look_at_cpu(look);
 	}
-	return *(volatile u64 *)working;
+	return working;
 }
 
 /* Where a task's registers of user mode are, from the begin of its kernel stack: for all tasks the same. */
@@ -145,24 +158,43 @@ static __always_inline u64 is_queued(void *task, u64 registers)
 #endif
 }
 
-/* Threads of the current process, of its first QUEUED_LOOKS, that work and wait for a CPU. `sum` as above. */
-static __always_inline u64 queued_threads(u64 *sum)
+/* Whether the thread at `at` in the list of its process does, see `is_queued`; goes on to the next one. A function by itself. */
+u64 find_queued(u64 given)
 {
-	*sum = 0;
+	struct look *look = (struct look *)given;
 #ifdef TASK_ON_CPU
-	u64 head = 0, registers = registers_at(), at;
+	u64 at;
 
+	if (!look)
+		return 0;
+	at = look->at;
+	bpf_probe_read_kernel(&look->at, 8, (void *)at);
+	return is_queued((void *)at - TASK_THREAD_NODE, look->registers);
+#else
+	return 0;
+#endif
+}
+static u64 (*call_find_queued)(struct look *look) = (void *)SHARED_find_queued;
+
+/* Threads of the current process, of its first QUEUED_LOOKS, that work and wait for a CPU. */
+static __always_inline u64 queued_threads(struct look *look)
+{
+	u64 queued = 0;
+#ifdef TASK_ON_CPU
+	u64 head = 0;
+
+	look->registers = registers_at();
 	bpf_probe_read_kernel(&head, 8, (void *)bpf_get_current_task() + TASK_SIGNAL);
 	head += SIGNAL_THREADS;
-	at = head;
+	bpf_probe_read_kernel(&look->at, 8, (void *)head);
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < QUEUED_LOOKS; i++) {
-		if (bpf_probe_read_kernel(&at, 8, (void *)at) || at == head)
+		if (look->at == head || !look->at)
 			break;
-		*(volatile u64 *)sum += is_queued((void *)at - TASK_THREAD_NODE, registers);
+		queued += call_find_queued(look);
 	}
 #endif
-	return *(volatile u64 *)sum;
+	return queued;
 }
 
 /* What is known of a scope's other threads where switches are not followed. One word: the verifier has enough to follow. */
@@ -192,11 +224,12 @@ u64 look_beside(u64 given)
 	p = processes.lookup(&tgid);
 	if (!p || !s || !by_ticks(p, s))
 		return -1;
-	found = others_on_cpus(tgid, look->tid, p->scope, s->cpus, &look->sum);
+	look->scope = p->scope;
+	found = others_on_cpus(look, s->cpus);
 	foreign = found >> FOREIGN_SHIFT;
 	queued = (p->queued_lately + (1 << LATELY_SHIFT >> 1)) >> LATELY_SHIFT;
 	if (look->is_sample) {
-		queued = queued_threads(&look->sum);
+		queued = queued_threads(look);
 		update_mean(&p->foreign_lately, foreign);
 		update_mean(&p->queued_lately, queued);
 	}

@@ -325,17 +325,16 @@ int on_edge_unwind(struct pt_regs *ctx)
 	return edge_answer(ctx);
 }
 
-/* A stack by the kernel's own walker; its hash, or 0 if it could not be read. */
-static __always_inline u64 capture(void *ctx, struct walk *w, u64 flags, u32 end)
+/* The hash of the frames that `capture` put into the record. A function by itself, as `walk_frame`. */
+u64 hash_captured(u64 given)
 {
-	struct stack_record *s = &w->record;
+	struct walk *w = (struct walk *)given;
 	u64 hash = 0x9e3779b97f4a7c15ULL;
-	s32 bytes = bpf_get_stack(ctx, s->pc, MAX_KERNEL_FRAMES * sizeof(u64), flags);
 	u32 depth;
 
-	if (bytes <= 0)
-		return 0;
-	depth = (u32)bytes / sizeof(u64);
+	if (!w)
+		return 1;
+	depth = w->captured;
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < MAX_KERNEL_FRAMES; i++) {
 		u32 at = i;
@@ -343,10 +342,24 @@ static __always_inline u64 capture(void *ctx, struct walk *w, u64 flags, u32 end
 		if (i >= depth)
 			break;
 		asm volatile("" : "+r"(at));	/* keeps the mask, which the verifier needs */
-		hash = mix(hash, s->pc[at & MAX_KERNEL_FRAMES]);
+		hash = mix(hash, w->record.pc[at & MAX_KERNEL_FRAMES]);
 	}
-	hash = forget(w, hash | 1);
-	depth = forget(w, depth);	/* of which each turn of the loop knew something else */
+	return hash | 1;
+}
+static u64 (*call_hash_captured)(struct walk *w) = (void *)SHARED_hash_captured;
+
+/* A stack by the kernel's own walker; its hash, or 0 if it could not be read. */
+static __always_inline u64 capture(void *ctx, struct walk *w, u64 flags, u32 end)
+{
+	struct stack_record *s = &w->record;
+	u64 hash;
+	s32 bytes = bpf_get_stack(ctx, s->pc, MAX_KERNEL_FRAMES * sizeof(u64), flags);
+	u32 depth;
+
+	if (bytes <= 0)
+		return 0;
+	depth = w->captured = (u32)bytes / sizeof(u64);
+	hash = call_hash_captured(w);
 	s->hash = hash;
 	s->image = 0;
 	s->python_depth = 0;

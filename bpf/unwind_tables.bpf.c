@@ -72,8 +72,17 @@ struct walk {
 	u64 amount[AMOUNT_KINDS];	/* of a WALK_AMOUNT: the bytes that its samples stand for */
 	u64 cut_sp;	/* where the frame of the work that another context created begins; ~0 = there is none */
 	u64 forgotten;
+	u32 captured;	/* frames of the record that capture put there */
 	u64 window_start;	/* user address of window[0]; 1 = no window: the end of the stack was near */
 	u64 window[WINDOW_WORDS];
+	struct {	/* see mix_window */
+		u64 sp, reach, hash;
+		u64 code_start[MAX_CODE_SPANS], code_end[MAX_CODE_SPANS];
+	} place;
+	struct {	/* see compare_frames */
+		u64 before, compared, shared, differs;
+		u32 next;
+	} alike;
 	struct sample_key key;
 	struct work_key created_as, also_created_as;	/* a creation: what its call path is filed under */
 	u64 creation;	/* what it is known by: see creation_of; 0 = it is not to be known */
@@ -98,6 +107,7 @@ struct walk {
 	u64 python_frame;	/* the next one to look at */
 	u64 python_raw[16];	/* or a frame of HotSpot's interpreter */
 	u32 functions_seen;	/* Python frames whose functions were sent, or need not be */
+	u32 is_waits;	/* one of wait_walks, which a sample may interrupt */
 	u64 code_words[4];	/* of a code object, from the pointer to its file name on; machine code of HotSpot's */
 	u64 hash_before;	/* of the record, without its last frame */
 	u64 cfa[COMPARED_FRAMES];	/* where the frames lie, by their place in the record; of more, the outermost */

@@ -15,63 +15,63 @@
 
 BPF_TABLE("percpu_array", u32, struct walk, wait_walks, 1);
 BPF_TABLE("prog", u32, u32, wait_unwinders, 4);	/* on_wait_unwind, on_wait_python, on_wait_seek, on_wait_code */
-/* A sample may interrupt what sends functions here. */
-BPF_TABLE("percpu_array", u32, struct code_record, wait_code_records, 1);
 
-static __always_inline int is_code(struct process_config *config, u64 address)
+/* Mixes the return addresses in the WAIT_WORDS words of the stack from `place.sp` on into `place.hash`, as far as
+ * `place.reach` bytes, and goes on to the next so many. A function by itself, as `walk_frame`. */
+u64 mix_window(u64 given)
 {
-	return in_ranges(config->code_start, config->code_end, MAX_CODE_SPANS, address);
-}
+	struct walk *w = (struct walk *)given;
+	u64 hash, words, at, reach;
+	s64 failed;	/* negative */
 
-/* Mixes the return addresses in some words of the stack into a hash, as far as `reach` bytes. */
-static __always_inline u64 mix_code(struct walk *w, struct process_config *config, u64 hash, u64 sp, u64 reach)
-{
-	s64 failed = bpf_probe_read_user(w->window, WAIT_WORDS * sizeof(u64), (void *)sp);	/* negative */
-	u64 words = words_within(w, reach & ~forget(w, failed >> 63), WAIT_WORDS), at;
-
+	if (!w)
+		return 0;
+	failed = bpf_probe_read_user(w->window, WAIT_WORDS * sizeof(u64), (void *)w->place.sp);
+	reach = w->place.reach;
+	words = words_within(w, reach & ~forget(w, failed >> 63), WAIT_WORDS);
+	hash = w->place.hash;
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < WAIT_WORDS; i++) {
 		at = w->window[i];
 		if (i >= words)
 			break;
-		hash = forget(w, mix(hash, at & -opaque(is_code(config, at))));
+		hash = forget(w, mix(hash, at & -opaque(in_ranges(w->place.code_start, w->place.code_end, MAX_CODE_SPANS, at))));
 	}
+	w->place.sp += WAIT_WORDS * sizeof(u64);
+	w->place.reach = (reach - WAIT_WORDS * sizeof(u64)) & -below(WAIT_WORDS * sizeof(u64), reach);
+	w->place.hash = hash;
 	return hash;
 }
+static u64 (*call_mix_window)(struct walk *w) = (void *)SHARED_mix_window;
 
-/* The return addresses in the words of the stack behind those that `place_of_wait` looks at. */
-u64 further_place(u64 given)
+/* The return addresses in the words of the stack behind those that `place_of_wait` looked at, just now. */
+static __always_inline u64 further_place(struct walk *w)
 {
-	struct walk *w = (struct walk *)given;
-	struct process_config *config;
-	u64 hash = 0, skipped = 0, reach;
-	u32 tgid;
+	u64 hash = 0;
 
-	if (!w)
-		return 0;
-	tgid = w->tgid;
-	config = configs.lookup(&tgid);
-	if (!config)
-		return 0;
-	reach = reach_of(w, w->sp);
+	w->place.hash = 0;
 #pragma clang loop unroll(disable)
-	for (u32 i = 0; i < FURTHER_WINDOWS; i++) {
-		skipped += WAIT_WORDS * sizeof(u64);
-		hash = mix_code(w, config, hash, w->sp + skipped, (reach - skipped) & -below(skipped, reach));
-	}
+	for (u32 i = 0; i < FURTHER_WINDOWS; i++)
+		hash = call_mix_window(w);
 	return hash;
 }
-static u64 (*call_further_place)(struct walk *w) = (void *)SHARED_further_place;
 
 /* What a place is known by: the system call, where it is made, and the return addresses in the innermost words of the
  * stack, which may have others among them from calls before. */
 static __always_inline u64 place_of_wait(struct walk *w, struct process_config *config, u64 call)
 {
-	u64 reach = reach_of(w, w->sp), hash;
+	u64 reach = reach_of(w, w->sp);
 
-	hash = mix(mix(mix(mix(0x9e3779b97f4a7c15ULL, w->ip), reach), w->key.image), call);
-	hash = mix(hash, w->key.context);
-	return mix_code(w, config, hash, w->sp, reach) | 1;
+#pragma unroll
+	for (u32 i = 0; i < MAX_CODE_SPANS; i++) {
+		w->place.code_start[i] = config->code_start[i];
+		w->place.code_end[i] = config->code_end[i];
+	}
+	w->place.sp = w->sp;
+	w->place.reach = reach;
+	w->place.hash = mix(mix(mix(mix(0x9e3779b97f4a7c15ULL, w->ip), reach), w->key.image), call);
+	w->place.hash = mix(w->place.hash, w->key.context);
+	return call_mix_window(w) | 1;
 }
 
 /* Which function the frame in `python_raw` is of, and where in it. */
@@ -220,11 +220,10 @@ int on_wait_code(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 zero = 0;
 	struct walk *w = wait_walks.lookup(&zero);
-	struct code_record *r = wait_code_records.lookup(&zero);
 
-	if (!w || !r)
+	if (!w)
 		return 0;
-	if (send_functions(w, r))
+	if (send_functions(w, 1))
 		wait_unwinders.call(ctx, 3);
 	return finish_wait(w);
 }
@@ -317,7 +316,7 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 		t->awaits = awaited_outside(regs, call);
 	place = place_of_wait(w, config, call);
 	if (now - slept_ns > FURTHER_WAITS_NS)
-		place = mix(place, call_further_place(w)) | 1;
+		place = mix(place, further_place(w)) | 1;
 	place = python_place(w, place);
 	if (!is_to_be_walked(t, p, place)) {
 		if (!t->wait_user)
