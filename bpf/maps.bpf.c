@@ -32,7 +32,7 @@ struct bpf_perf_event_data {
 #define E2BIG 7
 #define EEXIST 17
 #ifndef MAX_CPUS	/* parprof/kernel/compiler.py: as many as there may be here, for the verifier goes through each */
-#define MAX_CPUS 256	/* whose run queues are read: see LOST_CPUS; a power of two */
+#define MAX_CPUS 1024	/* whose run queues are read: see LOST_CPUS; a power of two */
 #endif
 
 /* Address of each CPU's run queue, as its samples found it; 0 = not yet. */

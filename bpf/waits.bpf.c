@@ -35,7 +35,8 @@ u64 mix_window(u64 given)
 		at = w->window[i];
 		if (i >= words)
 			break;
-		hash = forget(w, mix(hash, at & -opaque(in_ranges(w->place.code_start, w->place.code_end, MAX_CODE_SPANS, at))));
+		if (in_ranges(w->place.code_start, w->place.code_end, MAX_CODE_SPANS, at))
+			hash = forget(w, mix(hash, at));
 	}
 	w->place.sp += WAIT_WORDS * sizeof(u64);
 	w->place.reach = (reach - WAIT_WORDS * sizeof(u64)) & -below(WAIT_WORDS * sizeof(u64), reach);

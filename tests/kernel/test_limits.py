@@ -81,7 +81,7 @@ def test_walks_of_a_cpu_without_a_slot_are_counted(kernel: BpfKernel, cpu: int, 
 def test_cpus_beyond_those_that_are_looked_at_are_counted(
     kernel: BpfKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where context switches are not followed, n_w is what runs on the first 256 CPUs."""
+    """Where context switches are not followed, n_w is what runs on as many CPUs as the programs were compiled for."""
     session = Session(kernel)
     process = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
     before = kernel.lost().get("cpus", 0), kernel.statistics()["ticks"]  # a first try of this test

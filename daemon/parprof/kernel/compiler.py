@@ -100,7 +100,7 @@ PROGRAMS = {
 _PSEUDO_MAP_FD = 1
 _INITIAL_PID_NAMESPACE = 4026531836
 _LD_IMM64 = 0x18
-_LEAST_CPUS, _MOST_CPUS = 8, 256
+_LEAST_CPUS, _MOST_CPUS = 8, 1024
 
 
 def source_directory() -> Path:
@@ -149,9 +149,9 @@ def pid_namespace() -> int:
 
 
 def cpu_bound() -> int:
-    """Of so many CPUs the programs look at what they run: a power of two, for the verifier goes through each.
+    """Of so many CPUs the programs look at what they run: a power of two.
 
-    As many as this machine may have, which lets the programs load sooner; a few more, for a machine that is not this.
+    As many as this machine may have, for the verifier goes through each; a few more, for a machine that is not this.
     """
     return min(max(1 << (possible_cpus() - 1).bit_length(), _LEAST_CPUS), _MOST_CPUS)
 
