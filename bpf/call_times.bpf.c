@@ -15,8 +15,7 @@ BPF_TABLE("hash", u64, u32, open_by_thread, 1);	/* how often a thread is in a ro
 BPF_TABLE("array", u32, struct routine_time, routine_times, 1);
 BPF_TABLE("hash", struct call_arc, struct arc_time, arc_times, 1);
 
-#define MOST_ENDED 12		/* open calls that one event can end; those left over end with the next. With 24 Linux 6.1
-				 * follows a million instructions, and refuses the program */
+#define MOST_ENDED 64		/* open calls that one event can end; those left over end with the next */
 #define OPEN_TRIES 8
 #define OPEN_BITS 16
 #define OPEN_MASK ((1ULL << OPEN_BITS) - 1)
@@ -174,33 +173,54 @@ static __always_inline int is_elsewhere(struct open_call *call, u64 slot)
 	return there == call->caller;
 }
 
-/* Something happened in the thread with its stack as high as `slot`: ends what cannot be open any more. At an exit of a
- * routine, `routine` says of which; else it is NO_ROUTINE. */
-static __always_inline void end_calls(struct call_thread *ct, u32 tid, u32 how, u64 slot, u32 routine, u64 now, u64 cost_ns)
+/* Ends the innermost open call of the thread, if it cannot be open any more; 0: no other ends. A function by itself, as
+ * `walk_frame`: the verifier looks at it once. */
+u64 end_innermost(u64 given)
 {
+	struct leaving *l = (struct leaving *)given;
+	struct call_thread *ct;
 	struct open_call *call;
 	u64 key;
-	u32 end;
+	u32 end, tid;
 
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < MOST_ENDED; i++) {
-		if (!ct->depth)
-			return;
-		key = (u64)tid << 32 | (ct->depth - 1);
-		call = open_calls.lookup(&key);
-		if (!call) {	/* there was no room for it */
-			ct->depth--;
-			continue;
-		}
-		if (call->slot > slot || (how == ENDED_UNSEEN && is_elsewhere(call, slot)))
-			return;
-		end = how;
-		if (how == ENDS_AT_EXIT && (call->slot != slot || call->routine != routine))
-			end = ENDED_UNSEEN;
-		end_call(ct, call, tid, end, now, cost_ns);
-		if (how == ENDS_AT_EXIT && end == ENDS_AT_EXIT)
-			return;
+	if (!l)
+		return 0;
+	tid = l->tid;
+	ct = call_threads.lookup(&tid);
+	if (!ct || !ct->depth)
+		return 0;
+	key = (u64)tid << 32 | (ct->depth - 1);
+	call = open_calls.lookup(&key);
+	if (!call) {	/* there was no room for it */
+		ct->depth--;
+		return 1;
 	}
+	if (call->slot > l->slot || (l->how == ENDED_UNSEEN && is_elsewhere(call, l->slot)))
+		return 0;
+	end = l->how;
+	if (end == ENDS_AT_EXIT && (call->slot != l->slot || call->routine != l->routine))
+		end = ENDED_UNSEEN;
+	end_call(ct, call, tid, end, l->now, l->cost_ns);
+	return end != ENDS_AT_EXIT;
+}
+static u64 (*call_end_innermost)(struct leaving *l) = (void *)SHARED_end_innermost;
+
+/* Something happened in the thread with its stack as high as `slot`: ends what cannot be open any more. At an exit of a
+ * routine, `routine` says of which; else it is NO_ROUTINE. */
+static __always_inline void end_calls(u32 tid, u32 how, u64 slot, u32 routine, u64 now, u64 cost_ns)
+{
+	struct leaving l = {};
+
+	l.slot = slot;
+	l.now = now;
+	l.cost_ns = cost_ns;
+	l.tid = tid;
+	l.how = how;
+	l.routine = routine;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < MOST_ENDED; i++)
+		if (!call_end_innermost(&l))
+			return;
 }
 
 static __always_inline struct call_thread *find_call_thread(u32 tid, u64 now)
@@ -263,7 +283,8 @@ static __always_inline void begin_call(struct process *p, struct judgement *j, u
 		count(STAT_UNTIMED_CALLS);
 		return;
 	}
-	end_calls(ct, tid, ENDED_UNSEEN, slot, NO_ROUTINE, entered_ns, 0);
+	if (ct->depth)
+		end_calls(tid, ENDED_UNSEEN, slot, NO_ROUTINE, entered_ns, 0);
 	call.slot = slot;
 	call.site = cookie & CALL_SITE_MASK;
 	call.routine = routine;
@@ -298,7 +319,7 @@ static __always_inline void on_leaving(struct pt_regs *ctx, u64 cookie, struct m
 
 	if (!ct)	/* it was entered before we came */
 		return;
-	end_calls(ct, tid, cookie & CALL_LANDS ? ENDS_AT_LANDING : ENDS_AT_EXIT, PT_REGS_SP(ctx),
+	end_calls(tid, cookie & CALL_LANDS ? ENDS_AT_LANDING : ENDS_AT_EXIT, PT_REGS_SP(ctx),
 		  cookie & CALL_LANDS ? NO_ROUTINE : cookie >> CALL_ROUTINE_SHIFT & CALL_ROUTINE_MASK, now, cost_ns);
 }
 
@@ -306,7 +327,7 @@ static __always_inline void on_leaving(struct pt_regs *ctx, u64 cookie, struct m
 static __always_inline void forget_call_thread(struct call_thread *ct, u32 tid, u64 now)
 {
 	if (ct->depth)
-		end_calls(ct, tid, ENDED_UNSEEN, ~0ULL, NO_ROUTINE, now, 0);
+		end_calls(tid, ENDED_UNSEEN, ~0ULL, NO_ROUTINE, now, 0);
 	call_threads.delete(&tid);
 }
 
