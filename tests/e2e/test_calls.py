@@ -240,6 +240,25 @@ def test_what_cannot_be_counted_is_said_with_what_to_do() -> None:
     assert gone.returncode == 1 and "no process" in gone.stderr
 
 
+def test_turns_of_a_loop_at_the_beginning_of_a_function_are_no_calls(tmp_path: Path) -> None:
+    source, program = tmp_path / "turns.c", tmp_path / "turns"
+    source.write_text(
+        "#define PLAIN __attribute__((noinline, noclone))\n"
+        "static PLAIN void walks(volatile int *p) { while ((*p)-- > 1); }\n"
+        "PLAIN void spins(volatile int *p) { while ((*p)-- > 0); }\n"
+        "void (*volatile pointer)(volatile int *) = spins;\n"
+        "static PLAIN void around(void) { volatile int n = 7; pointer(&n); }\n"
+        "int main(void) { for (int i = 0; i < 103; i++) { volatile int n = 5; walks(&n); around(); } return 0; }\n"
+    )
+    subprocess.run(["gcc", "-O2", "-g", "-fcf-protection=none", source, "-o", program], check=True)
+    functions = ("-f", "walks", "-f", "spins", "-f", "around")
+    done = parprof("calls", "--force", *functions, "--json", "--", program)
+    assert done.returncode == 0, done.stderr
+    loaded = json.loads(done.stdout)
+    assert {row["name"]: row["calls"] for row in loaded["routines"]} == {"walks": 103, "around": 103}
+    assert any("spins cannot be counted: a loop" in note for note in loaded["notes"]), loaded["notes"]
+
+
 def test_a_command_of_which_too_much_is_meant_does_not_stay_stopped() -> None:
     """It is stopped until its probes are in place, of which there are none: it runs to its end."""
     done = parprof("calls", "-f", "*", "--", PROGRAM, "storm=0.2")

@@ -224,6 +224,8 @@ class CallCounting(Closing):
         for dso, one in found:
             for routine in one.routines:
                 for copy in routine.copies:
+                    if not copy.places:
+                        self._note(f"{copy.symbol} cannot be counted: {copy.why}; count what calls it")
                     for place in copy.places:
                         key = (target.pid, dso.key, copy.vaddr, place.vaddr)
                         if key in self._placed:

@@ -216,6 +216,8 @@ def _routines(
 
 def _timed(elf: ElfFile, symbol: Symbol, at: Placement, symbols: Sequence[Symbol]) -> Copy:
     """A copy that is probed at its entry and at its exits, which are other instructions."""
+    if not at.places:
+        return Copy(symbol.name, symbol.value, at.why, (), Exits(untimed=at.why))
     (entry,) = at.places
     exits = find_exits(elf, symbol, entry.vaddr, symbols)
     if entry.vaddr != symbol.value and exits.untimed == ONE_INSTRUCTION:
