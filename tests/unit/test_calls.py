@@ -236,6 +236,22 @@ def test_a_nop_of_five_bytes_is_as_cheap_as_the_kernel_makes_it() -> None:
     assert place(entry, References([1]), has_nop5=True).places == (CallPlace(1, True, True),)
 
 
+def test_procedures_of_fortran_go_by_their_own_names(tmp_path: Path) -> None:
+    """GNU Fortran's symbols of those that are in no module end in ``_``; nobody writes that."""
+    source = """
+    void relax(int) __asm__("relax_");
+    volatile int sink;
+    __attribute__((noinline)) void relax(int x) { sink = x; }
+    __attribute__((noinline)) void other_(int x) { sink = x + 1; }
+    int main(int count, char **a) { relax(count); other_(count); return 0; }
+    """
+    out = tmp_path / "fortran"
+    subprocess.run([*COMPILE, "c", "-", "-o", out, "-g"], input=source, text=True, check=True)
+    for asked in ("relax", "RELAX", "relax_"):
+        assert [routine.name for routine in look_for(out, asked).routines] == ["relax_"]
+    assert not look_for(out, "other").routines, "another function of C"
+
+
 def test_turns_of_a_loop_to_the_first_instruction_are_no_calls(assembled: Path) -> None:
     """It is counted where it is called, if all such places are known, else nowhere."""
     turning, walking = the_copy(assembled, "turning"), the_copy(assembled, "walking")
