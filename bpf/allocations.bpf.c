@@ -7,25 +7,32 @@
  * Preemptible, as on_edge, with which it shares its walks.
  */
 
-/* The call of a function that may make the same allocation by calling another: where its stack was, who called it. */
+/* The call of a function that may make the same allocation by calling another: where it and its stack were, who called it. */
 struct outer_call {
+	u64 ip;
 	u64 sp;
 	u64 caller;
 };
 BPF_TABLE("lru_hash", u32, struct outer_call, outer_calls, 1);	/* by tid */
 
 #define OUTER_FRAMES 512	/* bytes of stack between the two, at most */
-#define ALLOCATOR_BYTES (64 << 10)	/* of code: both are in there */
+#define ALLOCATOR_BYTES (64 << 10)	/* of code: the call is in there, with the one or the other function */
 
-/* Whether this call is another's of the family, and so counted: made by it, from code nearby, or instead of it, by a jump. */
+static __always_inline int is_nearby(u64 code, u64 function)
+{
+	return code - function + ALLOCATOR_BYTES <= 2 * ALLOCATOR_BYTES;
+}
+
+/* Whether this call is another's of the family, and so counted: made by it, from code nearby, or instead of it, by a jump.
+ * The same function at the same place is called anew, in a loop. */
 static __always_inline int is_inner(struct pt_regs *ctx, u32 tid, u64 caller)
 {
 	struct outer_call *outer = outer_calls.lookup(&tid);
-	u64 near = caller - PT_REGS_IP(ctx) + ALLOCATOR_BYTES;
 
-	if (!outer || outer->sp - PT_REGS_SP(ctx) > OUTER_FRAMES)
+	if (!outer || outer->ip == PT_REGS_IP(ctx) || outer->sp - PT_REGS_SP(ctx) > OUTER_FRAMES)
 		return 0;
-	if (near > 2 * ALLOCATOR_BYTES && (outer->sp != PT_REGS_SP(ctx) || outer->caller != caller))
+	if (!is_nearby(caller, PT_REGS_IP(ctx)) && !is_nearby(caller, outer->ip) &&
+	    (outer->sp != PT_REGS_SP(ctx) || outer->caller != caller))
 		return 0;
 	outer_calls.delete(&tid);
 	return 1;
@@ -37,6 +44,7 @@ static __always_inline u64 bytes_asked_for(struct pt_regs *ctx, u64 cookie, u32 
 	u64 bytes = argument(ctx, cookie & ALLOCATION_BYTES_MASK), times_at = cookie >> ALLOCATION_TIMES_SHIFT & 7, times;
 	struct outer_call here = {};
 
+	here.ip = PT_REGS_IP(ctx);
 	here.sp = PT_REGS_SP(ctx);
 	bpf_probe_read_user(&here.caller, sizeof(here.caller), (void *)here.sp);
 	if (is_inner(ctx, tid, here.caller))

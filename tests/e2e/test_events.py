@@ -250,6 +250,27 @@ def test_allocations_of_a_running_process(tmp_path: Path) -> None:
     assert sum(found.values()) == profile.total().events["malloc-bytes"] == run.exactly("malloc-bytes")
 
 
+def test_allocations_again_and_again_from_one_place(tmp_path: Path) -> None:
+    """A loop that calls nothing but calloc, or realloc: no call is made by the one before."""
+    source, program = tmp_path / "again.c", tmp_path / "again"
+    source.write_text(
+        "#include <stdlib.h>\n#include <unistd.h>\n"
+        "#define LOOP(what) for (int i = 0; i < 1000; i++) { char *volatile p = what; free(p); }\n"
+        "__attribute__((noinline)) static void takes(void) { LOOP(malloc(4096)) }\n"
+        "__attribute__((noinline)) static void clears(void) { LOOP(calloc(4, 1024)) }\n"
+        "__attribute__((noinline)) static void grows(void)\n"
+        "{ char *volatile p = 0; for (int i = 0; i < 1000; i++) p = realloc(p, 4096); free(p); }\n"
+        "int main(void) { for (;;) { takes(); clears(); grows(); usleep(3000); } }\n"
+    )
+    subprocess.run(["gcc", "-O2", "-g", "-fno-builtin", source, "-o", program], check=True)
+    options = ("-e", "malloc-bytes=4096", "--budget", "100")
+    profile = attached(tmp_path, *options, command=f"{program} rests")
+    functions = ("takes", "clears", "grows")
+    found = Recorded(profile, {(function, "malloc-bytes"): 0 for function in functions}).found()
+    turns = [found[function, "malloc-bytes"] / 4096 / 1000 for function in functions]
+    assert min(turns) > 10 and max(turns) - min(turns) <= 1.5, turns
+
+
 @pytest.mark.alone
 def test_allocations_that_are_too_dear_to_probe(tmp_path: Path) -> None:
     """The breaker takes the probes away at once, and the profile says what is missing."""

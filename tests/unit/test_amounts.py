@@ -16,7 +16,7 @@ from parprof.instruments.alloc import why_not
 from parprof.kernel import amounts, perf_events
 from parprof.kernel.amount_events import ALLOCATION_OUTER, ALLOCATION_TIMES_SHIFT
 from parprof.kernel.amounts import AMOUNTS, MOST_BYTES, Amount, parse
-from parprof.probes.allocators import ALLOCATORS, allocation_probes
+from parprof.probes.allocators import ALLOCATORS, allocation_probes, unseen_new
 from parprof.probes.file_facts import FileFacts, ProbedFunction, ProbePlace
 from parprof.service.config import schema
 from parprof.service.main import Parprofd
@@ -167,6 +167,23 @@ def test_an_allocator_comes_before_libc_and_brings_new() -> None:
         probed(File("program"), other, File("libtcmalloc.so.4", FAMILY), File("libc.so.6", FAMILY))
     with pytest.raises(ProbeAttachError, match="no malloc is to be found"):
         probed(File("program"), File("libc.so.6", ("pthread_create",)))
+
+
+def test_each_form_of_new_is_probed() -> None:
+    """`new (std::nothrow)`, and of what is aligned, are functions of their own in an allocator that brings new."""
+    forms = {name for name in ALLOCATORS if name.startswith("_Zn")}
+    assert len(forms) == 8 and {"_ZnamRKSt9nothrow_t", "_ZnwmSt11align_val_t"} < forms
+    other = File("libjemalloc.so.2", ("malloc", *forms))
+    assert len(probed(File("program"), other)) == 9
+
+
+def test_a_new_that_the_preloaded_library_does_not_see_is_named() -> None:
+    ours, libc = File("libparprof_alloc-1.so", FAMILY[:3]), File("libc.so.6", FAMILY[:3])
+    cpp, other = File("libstdc++.so.6", ("_Znwm", "_Znam")), File("libjemalloc.so.2", FAMILY)
+    files = [File("program"), ours, cpp, libc]
+    assert not unseen_new(files, lambda file: file.facts())  # type: ignore[arg-type, attr-defined]
+    assert not unseen_new([other, libc], lambda file: file.facts())  # type: ignore[list-item, arg-type, attr-defined]
+    assert unseen_new([*files, other], lambda file: file.facts()) == other.name  # type: ignore[list-item, arg-type, attr-defined]
 
 
 def test_each_function_of_the_family_says_how_much() -> None:

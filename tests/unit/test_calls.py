@@ -125,10 +125,39 @@ hidden: mov %rdi, sink(%rip)
 nopped:	.byte 0x0f, 0x1f, 0x44, 0, 0
 	ret
 	.size nopped, . - nopped
+	.globl turning
+	.type turning, @function
+turning: dec %rdi
+	jnz turning
+	ret
+	.size turning, . - turning
+	.type walking, @function
+walking: dec %rdi
+	.byte 0x0f, 0x85		# jnz with a distance of four bytes
+	.long walking - . - 4
+	ret
+	.size walking, . - walking
+	.type more, @function
+more:	ret
+	.size more, . - more
+	.globl growing
+	.type growing, @function
+growing: cmp sink(%rip), %rsp	# as Go begins, with a way round to more stack
+	jbe 1f
+	sub $24, %rsp
+	add $24, %rsp
+	ret
+1:	mov %rax, 8(%rsp)
+	call more
+	mov 8(%rsp), %rax
+	.byte 0xe9
+	.long growing - . - 4
+	.size growing, . - growing
 	.type caller, @function
 caller:	.byte 0x67, 0xe8
 	.long prefixed - . - 4
 	call looped
+	call walking
 	call hidden
 	test %rdi, %rdi
 	.byte 0x48, 0xb8, 0xe8		# mov $imm64, %rax: its bytes are those of a call of hidden
@@ -205,6 +234,39 @@ def test_a_nop_of_five_bytes_is_as_cheap_as_the_kernel_makes_it() -> None:
     entry = ProbeSite(16, False, "a nop")
     assert place(entry, References([1]), has_nop5=True, nop5_is_cheap=True).places[0].cheap
     assert place(entry, References([1]), has_nop5=True).places == (CallPlace(1, True, True),)
+
+
+def test_procedures_of_fortran_go_by_their_own_names(tmp_path: Path) -> None:
+    """GNU Fortran's symbols of those that are in no module end in ``_``; nobody writes that."""
+    source = """
+    void relax(int) __asm__("relax_");
+    volatile int sink;
+    __attribute__((noinline)) void relax(int x) { sink = x; }
+    __attribute__((noinline)) void other_(int x) { sink = x + 1; }
+    int main(int count, char **a) { relax(count); other_(count); return 0; }
+    """
+    out = tmp_path / "fortran"
+    subprocess.run([*COMPILE, "c", "-", "-o", out, "-g"], input=source, text=True, check=True)
+    for asked in ("relax", "RELAX", "relax_"):
+        assert [routine.name for routine in look_for(out, asked).routines] == ["relax_"]
+    assert not look_for(out, "other").routines, "another function of C"
+
+
+def test_turns_of_a_loop_to_the_first_instruction_are_no_calls(assembled: Path) -> None:
+    """It is counted where it is called, if all such places are known, else nowhere."""
+    turning, walking = the_copy(assembled, "turning"), the_copy(assembled, "walking")
+    assert not turning.places and "a loop in it goes back to its first instruction" in turning.why
+    assert [one.vaddr for one in walking.places] == disassembled(assembled, "walking")[:1]
+    with ElfFile.open(str(assembled)) as elf:
+        (timed,) = search(elf, ["turning"], [], nop5_is_cheap=False, times=True).routines[0].copies
+    assert not timed.places and timed.exits.untimed
+
+
+def test_who_gets_more_stack_and_begins_anew_was_called_once(assembled: Path) -> None:
+    """As functions of Go do: the place is behind the question whether there is enough."""
+    (place,) = the_copy(assembled, "growing").places
+    with ElfFile.open(str(assembled)) as elf:
+        assert elf.read(place.vaddr, 4) == b"\x48\x83\xec\x18", "the sub"
 
 
 @pytest.mark.parametrize("name", ["direct", "tail", "never", "visible"])

@@ -11,6 +11,7 @@ from dataclasses import field
 from typing import Protocol
 
 from parprof.calls.finder import FunctionFinder
+from parprof.calls.moment import Moment
 from parprof.calls.placing import CallPlace
 from parprof.calls.search import MAX_ROUTINES, Copy, Found, FoundFunction
 from parprof.errors import ProbeAttachError, UsageError
@@ -81,6 +82,7 @@ class CallCounting(Closing):
     _sets: dict[tuple[int, FileKey], list[ProbeSet]] = field(default_factory=dict)
     """By process and file: they go with the file, and hold over an exec, for the next image's code has them, too."""
     _next: int = 0
+    _begun: tuple[Moment, Moment] | None = None
     _timed: dict[tuple[int, FileKey, int], int] = field(default_factory=dict)
     _landings: set[tuple[int, FileKey]] = field(default_factory=set)
     _unloaded: dict[tuple[int, str], FileKey] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class CallCounting(Closing):
         self._follow_image(target, target.load_map)
         found = self.finder.find(target.load_map)
         fresh = self._fresh(target, found)
+        before = Moment.now(target.pid)
         for dso, probes in self._landing_probes(target, found):
             try:
                 self._attach(target, dso, probes)
@@ -109,6 +112,8 @@ class CallCounting(Closing):
             if placed:
                 self.sites.update((site.number, site) for site in placed)
                 self._note_replaced(target.pid, dso)
+        if self.sites and self._begun is None:
+            self._begun = before, self.moment(target.pid)
 
     def _place(self, target: Counted, dso: Dso, sites: Sequence[CountedSite]) -> list[CountedSite]:
         """Probe places in one file; those that are probed.
@@ -219,6 +224,8 @@ class CallCounting(Closing):
         for dso, one in found:
             for routine in one.routines:
                 for copy in routine.copies:
+                    if not copy.places:
+                        self._note(f"{copy.symbol} cannot be counted: {copy.why}; count what calls it")
                     for place in copy.places:
                         key = (target.pid, dso.key, copy.vaddr, place.vaddr)
                         if key in self._placed:
@@ -285,6 +292,16 @@ class CallCounting(Closing):
                 (site.dso.key, site.routine.copies[0].vaddr): site.routine for site in self.sites.values()
             }.values()
         )
+
+    def moment(self, pid: int) -> Moment:
+        """Now."""
+        return Moment.now(pid).with_calls(*self.hits())
+
+    def begun(self) -> Moment:
+        """When counting began: behind the first probes, or before, where most calls came while these were placed."""
+        assert self._begun is not None
+        before, behind = self._begun
+        return behind if 2 * behind.calls <= sum(self.hits()) else before
 
     def hits(self) -> tuple[int, int]:
         """Calls so far: at cheap places, at dear ones."""

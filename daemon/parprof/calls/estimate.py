@@ -23,6 +23,7 @@ class Look:
     """What was seen."""
 
     elapsed_s: float
+    """As it would have been had nobody else had the CPUs that the program wanted."""
     cpu_s: float
     """Of the program meanwhile, what we took included."""
     cheap_calls: int
@@ -34,6 +35,8 @@ class Look:
     """Samples in the kernel: where probes take their time. A program's own system calls are there, too."""
     kernel_s: float = 0.0
     """CPU time that these stand for."""
+    earlier_calls: int = 0
+    """Calls that were counted before; these samples are of them, too."""
     uncounted_calls: int = 0
     """Calls that still took the trap after the breaker had ended the look."""
 
@@ -43,7 +46,7 @@ class Estimate:
     """What it would cost to go on."""
 
     calls_per_s: float
-    """Of the program when nobody counts."""
+    """Of the program when nobody counts, and nobody else has the CPUs that it wants."""
     call_ns: float
     """What counting one costs, on average."""
     share: float
@@ -110,7 +113,7 @@ def estimate(look: Look) -> Estimate:
     call_s = (look.cheap_calls * look.cheap_ns + look.dear_calls * look.dear_ns) / calls / 1e9
     share = _share(calls * call_s, cpu_s)
     if look.kernel_samples >= _ENOUGH_SAMPLES and share > 0:
-        by_samples_s = look.kernel_s / (calls + _PART_OF_TRAP * look.uncounted_calls)
+        by_samples_s = look.kernel_s / (calls + look.earlier_calls + _PART_OF_TRAP * look.uncounted_calls)
         by_samples = _share(calls * min(by_samples_s, _PRICES_ARE_WITHIN * call_s), cpu_s)
         share = max(by_samples, 2 * share * by_samples / (share + by_samples))
     taken_s = cpu_s * share / (1 + share)

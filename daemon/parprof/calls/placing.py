@@ -20,7 +20,7 @@ from typing import NamedTuple
 from parprof.files.disassembler import disassembler
 from parprof.files.elf import EM_X86_64, ET_EXEC, ElfFile, Symbol
 from parprof.files.elf_image import PF_X, PT_LOAD
-from parprof.probes.cheap_sites import ENDBR64, ProbeSite, cheap_probe_site
+from parprof.probes.cheap_sites import ENDBR64, ProbeSite, cheap_probe_site, turns_at_entry
 from parprof.values import dataclass
 
 NOP5 = b"\x0f\x1f\x44\x00\x00"
@@ -48,7 +48,7 @@ class CallPlace(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a function is probed, and why there. Each call passes exactly one of the places."""
+    """Where a function is probed, and why there, or why nowhere. Each call passes exactly one of the places."""
 
     places: tuple[CallPlace, ...]
     why: str
@@ -69,25 +69,35 @@ class References:
 
 
 def place(
-    entry: ProbeSite, references: References | None, *, has_nop5: bool = False, nop5_is_cheap: bool = False
+    entry: ProbeSite,
+    references: References | None,
+    *,
+    has_nop5: bool = False,
+    nop5_is_cheap: bool = False,
+    turns: bool = False,
 ) -> Placement:
     """Where to probe a function.
 
-    ``entry``: the cheapest place that every call passes; ``references``: what refers to it, if that was looked for.
+    ``entry``: the cheapest place that every call passes; ``references``: what refers to it, if that was looked for;
+    ``turns``: a loop goes back to its first instruction, where calls cannot be told from turns.
     """
     if entry.cheap:
         return Placement((CallPlace(entry.vaddr, True, False),), entry.why)
-    if has_nop5 and nop5_is_cheap:
+    if has_nop5 and nop5_is_cheap and not turns:
         return Placement((CallPlace(entry.vaddr, True, False),), "a 5-byte nop")
     dear = Placement((CallPlace(entry.vaddr, False, False),), entry.why)
+    if turns:
+        dear = Placement(
+            (), "a loop in it goes back to its first instruction, so that its turns look like calls"
+        )
     if references is None:
         return dear
     if references.other:
-        return dear._replace(why=f"{entry.why}; {references.other}")
+        return dear._replace(why=f"{dear.why}; {references.other}")
     if not references.calls:
-        return dear._replace(why=f"{entry.why}; nothing calls it directly")
+        return dear._replace(why=f"{dear.why}; nothing calls it directly")
     if len(references.calls) > MAX_CALLS:
-        return dear._replace(why=f"{entry.why}; {len(references.calls)} places call it")
+        return dear._replace(why=f"{dear.why}; {len(references.calls)} places call it")
     return Placement(
         tuple(CallPlace(at, True, True) for at in references.calls),
         f"all that refer to it are {len(references.calls)} direct calls",
@@ -117,15 +127,19 @@ class FileCode:
         """Where these functions are to be probed. ``entries_only``: where the return address is on top of the stack."""
         entries = [cheap_probe_site(self._elf, one.value, one.size) for one in wanted]
         nops = [self._has_nop5(one.value) for one in wanted]
+        turns = [
+            not entry.cheap and turns_at_entry(self._elf, one.value, one.size)
+            for one, entry in zip(wanted, entries, strict=True)
+        ]
         looked_for = [
             one
-            for one, entry, nop in zip(wanted, entries, nops, strict=True)
-            if not (entry.cheap or (nop and nop5_is_cheap))
+            for one, entry, nop, turn in zip(wanted, entries, nops, turns, strict=True)
+            if not (entry.cheap or (nop and nop5_is_cheap and not turn))
         ]
         references = self.references(looked_for) if looked_for and not entries_only else {}
         return [
-            place(entry, references.get(one.value), has_nop5=nop, nop5_is_cheap=nop5_is_cheap)
-            for one, entry, nop in zip(wanted, entries, nops, strict=True)
+            place(entry, references.get(one.value), has_nop5=nop, nop5_is_cheap=nop5_is_cheap, turns=turn)
+            for one, entry, nop, turn in zip(wanted, entries, nops, turns, strict=True)
         ]
 
     def _has_nop5(self, vaddr: int) -> bool:
@@ -184,7 +198,9 @@ class FileCode:
             if (target := _target(base, code, at, 1)) in left:
                 out[target].calls.append(base + at)
         for match in _CONDITIONAL.finditer(code):
-            if (target := _target(base, code, match.start(), 2)) in left:
+            if (target := _target(base, code, match.start(), 2)) in left and not self._is_own(
+                target, base + match.start()
+            ):
                 out[target].spoil("a conditional jump leads there")
         for match in _ADDRESS_OF.finditer(code):
             if (target := _target(base, code, match.start(), 2)) in left:
@@ -201,6 +217,11 @@ class FileCode:
                 distance = code[at + 1] - 256 * (code[at + 1] > 127)
                 if base + at + 2 + distance == value:
                     found.calls.append(base + at)
+
+    def _is_own(self, value: int, at: int) -> bool:
+        """Whether an address is in the function that begins at ``value``: a loop back to its beginning is no call."""
+        _, end = self._function_at(value) or (value, value)
+        return value <= at < end
 
     def _function_at(self, vaddr: int) -> tuple[int, int] | None:
         """Where the function that has an address begins and ends."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 from parprof.calls.exits import MAX_EXITS, ONE_INSTRUCTION, Exits, find_exits, find_landings
@@ -117,6 +117,9 @@ def search(
         if not _is_cold(symbol):
             answered |= asked
             meant.setdefault(name, []).append(symbol)
+    for index, symbol in _of_fortran(elf, patterns, symbols, answered | indirect):
+        answered.add(index)
+        meant.setdefault(symbol.name, []).append(symbol)
     for index, symbol in _nameless(elf, addresses, answered | indirect, len(patterns)):
         answered.add(index)
         symbols.append(symbol)
@@ -140,6 +143,18 @@ def _has_debug_name(elf: ElfFile, pattern: str) -> bool:
     """Whether debug information has this name in its table, where those of four characters and more are."""
     name = without_scopes(without_arguments(pattern)).encode("utf-8", "surrogateescape")
     return b"\0" + name + b"\0" in b"\0" + elf.section_data(b".debug_str", _MOST_NAMES)
+
+
+def _of_fortran(
+    elf: ElfFile, patterns: Sequence[str], symbols: Iterable[Symbol], answered: Set[int]
+) -> list[tuple[int, Symbol]]:
+    """Procedures of no module, whose symbols end in ``_``, by the names that debug information has."""
+    left = {f"{one.lower()}_": index for index, one in enumerate(patterns) if index not in answered}
+    return [
+        (left[one.name], one)
+        for one in symbols
+        if one.name in left and one.kind != TYPE_IFUNC and _has_debug_name(elf, one.name.removesuffix("_"))
+    ]
 
 
 def _nameless(
@@ -216,6 +231,8 @@ def _routines(
 
 def _timed(elf: ElfFile, symbol: Symbol, at: Placement, symbols: Sequence[Symbol]) -> Copy:
     """A copy that is probed at its entry and at its exits, which are other instructions."""
+    if not at.places:
+        return Copy(symbol.name, symbol.value, at.why, (), Exits(untimed=at.why))
     (entry,) = at.places
     exits = find_exits(elf, symbol, entry.vaddr, symbols)
     if entry.vaddr != symbol.value and exits.untimed == ONE_INSTRUCTION:

@@ -13,7 +13,7 @@ from parprof.kernel.amounts import MALLOC
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import EventChoice
 from parprof.kernel.records import Cost
-from parprof.probes.allocators import allocation_probes
+from parprof.probes.allocators import allocation_probes, unseen_new
 from parprof.probes.facts_book import BOOK
 from parprof.session.session import Session
 from parprof.values import dataclass
@@ -53,6 +53,17 @@ class Allocations:
         """
         probe = AllocationProbe(self.library.library, self.library.probe_offset)
         kernel.amounts.follow_allocations([probe])
+
+
+def notes(session: Session) -> list[str]:
+    """What of the allocations was not counted."""
+    maps = [target.load_map for target in session.targets.values() if target.load_map is not None]
+    names = {unseen_new([dso for dso in one.dsos() if dso.key[0] == "file"], BOOK.facts) for one in maps}
+    return [
+        f"{MALLOC}: {name} has a `new` of its own, which is not counted where it calls no malloc: `parprof attach` "
+        "probes it"
+        for name in sorted(names - {""})
+    ]
 
 
 def follow_running(session: Session) -> None:

@@ -19,6 +19,7 @@ from typing import TextIO
 from parprof.calls.counting import CallCounting
 from parprof.calls.estimate import LOOK_SECONDS, Estimate, Look, estimate
 from parprof.calls.finder import FunctionFinder
+from parprof.calls.moment import Moment
 from parprof.calls.nop5 import nop5_is_cheap, with_exits
 from parprof.calls.report import print_result, write_json
 from parprof.calls.result import CallProfile, make_result
@@ -35,7 +36,6 @@ from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import choose, maximum_rate_hz
 from parprof.kernel.records import Budget, Cost, Prices
 from parprof.probes.prices import machine_prices
-from parprof.process.identity import used_cpu_s
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.resources import allow_many_files
@@ -136,19 +136,21 @@ class _Count:
             TargetError, UsageError.
         """
         self._check_found(main)
-        self._begun_s, cpu_s = time.monotonic(), used_cpu_s(main.pid)
+        self._begun_s = time.monotonic()
+        begun = self._counting.begun() if self._refuses else None
         with ExitStack() as until_looked, Progress(sys.stderr, enabled=not self._args.quiet) as progress:
             until_looked.callback(os.close, bpf.enable_stats())
             while not (finished(self._session) or self._is_over()):
                 had_started = self._has_started(main.pid)
                 self._session.step()
                 if not had_started:  # its files may have been looked into meanwhile
-                    self._begun_s, cpu_s = time.monotonic(), used_cpu_s(main.pid)
+                    self._begun_s, begun = time.monotonic(), None
                 progress.show(self._session, main)
+                begun = begun or self._counting.moment(main.pid)
                 is_cut = self._is_cut(main.pid)
                 looked_s = time.monotonic() - self._begun_s
                 if self._estimate is None and (is_cut or looked_s >= LOOK_SECONDS):
-                    self._look(main.pid, (used_cpu_s(main.pid) - cpu_s) / max(looked_s, 1e-3))
+                    self._look(main.pid, begun)
                     until_looked.close()
                     if self._is_too_dear(is_cut):
                         break
@@ -201,29 +203,26 @@ class _Count:
         target = self._session.live(pid)
         return target is not None and Cost.CALL in target.probing.cuts
 
-    def _look(self, pid: int, busy_cores: float) -> None:
-        """``busy_cores``: how many cores the program kept busy."""
-        cheap, dear = self._counting.hits()
+    def _look(self, pid: int, begun: Moment) -> None:
+        """Reckon from what was seen since then."""
+        now = self._counting.moment(pid)
         kernel = self._session.kernel
         in_kernel = self._kernel_samples()
         target = self._session.live(pid)
-        now_s = time.monotonic()
-        begun_s = (
-            min(now_s - target.watched_s(), self._begun_s) if target and self._refuses else self._begun_s
-        )
-        end_s = target.probing.calls_cut_ns / 1e9 if target and target.probing.calls_cut_ns else now_s
-        counted_s = max(end_s - begun_s, 1e-3)
+        cut = target.probing.calls_cut if target else None
+        cpu_s = (cut.cpu_ns / 1e9 if cut and cut.cpu_ns else now.cpu_s) - begun.cpu_s
         own_ns = self._program_ns()
         self._estimate = estimate(
             Look(
-                counted_s,
-                counted_s * busy_cores,
-                cheap,
-                dear,
+                now.unhindered_s(begun, cpu_s),
+                cpu_s,
+                now.cheap_calls - begun.cheap_calls,
+                now.dear_calls - begun.dear_calls,
                 self._call_ns(self._prices.entry_ns, own_ns),
                 self._call_ns(self._prices.dear_ns, own_ns),
                 in_kernel,
                 in_kernel / kernel.frequency_hz,
+                begun.calls,
                 kernel.statistics()["left_out_calls"],
             )
         )

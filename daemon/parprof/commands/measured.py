@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from parprof import cache
+from parprof.commands.measuring import wants_allocations
 from parprof.commands.progress import Progress
 from parprof.exporters import pprof
 from parprof.exporters.output import keep_old, open_output
@@ -43,6 +44,14 @@ def _to_standard_error(line: str) -> None:
 
 def _without_cache() -> list[str]:
     return [f"{problem}; each start takes longer" for problem in cache.problems()]
+
+
+def _of_allocations(session: Session, events: EventChoice) -> list[str]:
+    if not wants_allocations(events):
+        return []
+    from parprof.commands import allocations
+
+    return allocations.notes(session)
 
 
 def run_session(
@@ -100,7 +109,7 @@ def run_session(
                 newest,
                 own_cpu_s=time.process_time() - cpu_before_s,
                 cores=args.cores,
-                notes=[*events.notes, *misnamed, *_without_cache()],
+                notes=[*events.notes, *_of_allocations(session, events), *misnamed, *_without_cache()],
                 scope=getattr(args, "scope", ""),
             )
             if args.save_facts is None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from parprof.kernel.cpu_time import cpu_time_ns
 from parprof.kernel.detach_worker import be_urgent
 from parprof.kernel.records import Cost
 from parprof.kernel.ringbuf import RingBuffer
@@ -30,6 +31,8 @@ class Cut:
     cost: Cost
     time_ns: int = 0
     """When: CLOCK_MONOTONIC."""
+    cpu_ns: int = 0
+    """CPU time that the process had used when we heard of it; 0: it is gone."""
 
 
 class Alarms:
@@ -84,7 +87,8 @@ class Alarms:
 
     def _act(self, raw: bytes) -> None:
         record = self._layout.from_buffer_copy(raw)
-        cut = Cut(record.tgid, record.image, Cost(record.address), record.time_ns)
+        cpu_ns = cpu_time_ns(record.tgid) or 0
+        cut = Cut(record.tgid, record.image, Cost(record.address), record.time_ns, cpu_ns)
         if cut.cost is Cost.SWITCH:
             self._leave_switches(cut.time_ns)
         kinds = (Cost.PROBE, Cost.LOCK) if cut.cost is Cost.PROBE else (cut.cost,)

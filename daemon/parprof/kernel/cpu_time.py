@@ -1,4 +1,4 @@
-"""CPU time that all watched processes have used, for spans of time that begin and end at once."""
+"""CPU time of processes, and what all that are watched have used, for spans of time that begin and end at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from collections.abc import Iterable
 
 _CPU_CLOCK = 2
 """With a PID, what clock_gettime(2) knows a process's CPU time by: see clock_getcpuclockid(3)."""
+
+
+def cpu_time_ns(pid: int) -> int | None:
+    """CPU time that a process has used so far, in nanoseconds; None if it is gone."""
+    try:
+        return time.clock_gettime_ns(~pid << 3 | _CPU_CLOCK)
+    except OSError:
+        return None
 
 
 class CpuTime:
@@ -31,10 +39,11 @@ class CpuTime:
     def look(self, pids: Iterable[int] = ()) -> None:
         """Read the clocks of processes that are known, and of these: they may end before the next span does."""
         for pid in {*self._clocks, *pids}:
-            try:
-                self._clocks[pid] = time.clock_gettime_ns(~pid << 3 | _CPU_CLOCK)
-            except OSError:  # it is gone
+            used_ns = cpu_time_ns(pid)
+            if used_ns is None:
                 self._gone_ns += self._clocks.pop(pid, 0)
+            else:
+                self._clocks[pid] = used_ns
 
     def used_ns(self, pids: Iterable[int], sampled_ns: int, *, by_clocks: bool) -> int:
         """What was used up to now: up to the last call, and since then as the clocks say. Nanoseconds.

@@ -38,9 +38,23 @@ ALLOCATORS = {
     "posix_memalign": Allocator(3, is_outer=True),
     "valloc": Allocator(1, is_outer=True),
     "pvalloc": Allocator(1, is_outer=True),
-    "_Znwm": Allocator(1, is_outer=True, in_libc=False),
-    "_Znam": Allocator(1, is_outer=True, in_libc=False),
+    **{
+        f"{new}{how}": Allocator(1, is_outer=True, in_libc=False)
+        for new in ("_Znwm", "_Znam")
+        for how in ("", "RKSt9nothrow_t", "St11align_val_t", "St11align_val_tRKSt9nothrow_t")
+    },
 }
+
+
+def unseen_new(dsos: Sequence[Dso], facts: Callable[[Dso], FileFacts]) -> str:
+    """The allocator whose ``new`` our preloaded library does not see, as it calls no malloc; empty: there is none."""
+    if not any(dso.name.startswith(_OURS) for dso in dsos):
+        return ""
+    for dso in dsos:
+        defined = {one.name for one in facts(dso).functions}
+        if {"malloc", "_Znwm"} <= defined:
+            return dso.name
+    return ""
 
 
 def allocation_probes(dsos: Sequence[Dso], facts: Callable[[Dso], FileFacts]) -> tuple[AllocationProbe, ...]:

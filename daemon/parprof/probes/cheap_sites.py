@@ -10,6 +10,8 @@ one itself included: the probe fires before it).
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from itertools import islice
 from typing import Any
 
 from parprof.files.disassembler import disassembler
@@ -20,10 +22,13 @@ ENDBR64 = b"\xf3\x0f\x1e\xfa"
 _MAX_PREFIX = 512
 """Bytes of code in front of a probe site that are looked at."""
 _MAX_FUNCTION = 1 << 16
+_LONGEST_DETOUR = 64
+"""Instructions: the registers of all arguments are saved around the call."""
 _ARGUMENTS = frozenset(
     f"{form}" for name in ("di", "si", "dx", "cx") for form in (f"r{name}", f"e{name}", name, f"{name[0]}l")
 ) | frozenset(("ch", "dh", "dil", "sil", "r8", "r8d", "r8w", "r8b", "r9", "r9d", "r9w", "r9b"))
 _STACK_POINTER = frozenset(("rsp", "esp", "sp", "spl"))
+_COMPARING = ("cmp", "test")
 _BRANCHES = ("j", "ljmp", "loop", "xbegin")
 _LEAVING = ("ret", "iret", "sys", "call", "lcall", "int", "ud", "hlt", "xabort")
 _IMMEDIATE = re.compile(r"(?:0x[0-9a-f]+|\d+)\Z")
@@ -79,24 +84,72 @@ def cheap_probe_site(elf: ElfFile, vaddr: int, size: int) -> ProbeSite:
     reader = disassembler(detail=True)
     if reader is None:
         return ProbeSite(vaddr, False, "no push at the entry; with the package capstone more would be known")
-    intact = True
-    site = 0
+    intact, site, start = True, 0, vaddr
+    detours = set[int]()
+    why = "nothing is emulated near the entry"
     for instruction in reader.disasm(code[skipped:_MAX_PREFIX], vaddr + skipped):
+        if _is_branch(instruction) and (back := _way_back(code, vaddr, _target(instruction))):
+            detours.add(back)
+            start = instruction.address + instruction.size
+            continue
         if is_emulated(bytes(instruction.bytes)):
-            site = instruction.address
+            site, why = instruction.address, f"{instruction.mnemonic} on every way in"
             break
         written = _written(instruction)
         if written & _STACK_POINTER or _leaves(instruction) or _is_branch(instruction):
-            return ProbeSite(vaddr, False, f"{instruction.mnemonic} comes before anything that is emulated")
+            why = f"{instruction.mnemonic} comes before anything that is emulated"
+            break
         intact = intact and not written & _ARGUMENTS
-    if not site:
-        return ProbeSite(vaddr, False, "nothing is emulated near the entry")
-    targets = _branch_targets(code, vaddr)
+    if not site and not detours:
+        return ProbeSite(vaddr, False, why)
+    targets = _branch_targets(code, vaddr, detours)
     if targets is None:
         return ProbeSite(vaddr, False, "its branches cannot all be followed")
-    if any(vaddr <= target <= site for target in targets):
+    if any(vaddr <= target <= (site or start) for target in targets):
         return ProbeSite(vaddr, False, "a loop passes the only place that is emulated")
-    return ProbeSite(site, True, f"{instruction.mnemonic} on every way in", intact)
+    return ProbeSite(site or start, bool(site), why, intact)
+
+
+def turns_at_entry(elf: ElfFile, vaddr: int, size: int) -> bool:
+    """Whether a loop of the function goes back to its first instruction: a probe there is hit by each turn.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    reader = disassembler()
+    if elf.machine != EM_X86_64 or reader is None or not 0 < size <= _MAX_FUNCTION:
+        return False
+    code = elf.read(vaddr, size)
+    detours, backs = set[int](), set[int]()
+    for address, length, mnemonic, operands in reader.disasm_lite(code, vaddr):
+        if mnemonic.startswith(_BRANCHES) and _IMMEDIATE.match(operands):
+            target = int(operands, 0)
+            if target == vaddr:
+                backs.add(address)
+            elif address + length - vaddr <= _MAX_PREFIX:
+                detours.add(_way_back(code, vaddr, target))
+    return bool(backs - detours)
+
+
+def _way_back(code: bytes, vaddr: int, target: int | None) -> int:
+    """The jump back to where the function begins, at the end of a way that does nothing but call; 0: it is another way.
+
+    So each function of Go gets itself a larger stack when it has been called, and is called anew, so to speak.
+    """
+    reader = disassembler()
+    if reader is None or target is None or not vaddr < target < vaddr + len(code):
+        return 0
+    has_called = False
+    for address, _, mnemonic, operands in islice(
+        reader.disasm_lite(code[target - vaddr :], target), _LONGEST_DETOUR
+    ):
+        if mnemonic == "jmp" and has_called and operands == hex(vaddr):
+            return int(address)
+        if mnemonic == "call":
+            has_called = True
+        elif mnemonic.startswith((*_BRANCHES, *_LEAVING)):
+            return 0
+    return 0
 
 
 def tail_jump_site(elf: ElfFile, vaddr: int, size: int) -> ProbeSite | None:
@@ -145,7 +198,7 @@ def _written(instruction: Any) -> set[str]:
     """Names of the registers that an instruction may write."""
     names = {instruction.reg_name(register) for register in instruction.regs_access()[1]}
     first = instruction.op_str.partition(",")[0]
-    if first in _STACK_POINTER:
+    if first in _STACK_POINTER and instruction.mnemonic not in _COMPARING:
         names.add(first)  # this one matters too much to trust capstone alone
     return names
 
@@ -164,8 +217,11 @@ def _target(instruction: Any) -> int | None:
     return int(instruction.op_str, 0) if _IMMEDIATE.match(instruction.op_str) else None
 
 
-def _branch_targets(code: bytes, vaddr: int) -> set[int] | None:
-    """Where the branches of a function go; None if some target is unknown or some bytes are no code."""
+def _branch_targets(code: bytes, vaddr: int, left_out: Collection[int]) -> set[int] | None:
+    """Where the branches of a function go; None if some target is unknown or some bytes are no code.
+
+    ``left_out``: addresses of branches that do not matter.
+    """
     reader = disassembler(detail=False)
     if reader is None:
         return None
@@ -173,7 +229,7 @@ def _branch_targets(code: bytes, vaddr: int) -> set[int] | None:
     end = vaddr
     for address, length, mnemonic, operands in reader.disasm_lite(code, vaddr):
         end = address + length
-        if not mnemonic.rpartition(" ")[2].startswith(_BRANCHES):
+        if not mnemonic.rpartition(" ")[2].startswith(_BRANCHES) or address in left_out:
             continue
         if _IMMEDIATE.match(operands):
             out.add(int(operands, 0))

@@ -25,7 +25,7 @@ from parprof.probes.wait_code import Range, merged, wait_code
 from parprof.runtimes import Agent, agent_for_library, agents
 from parprof.values import dataclass
 
-FORMAT = 8
+FORMAT = 10
 """To be raised with each change of what the facts are or how they are found."""
 NAMED = ("pthread_create", "_dl_debug_state", *ALLOCATORS)
 """Functions that are probed wherever they are."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from parprof.errors import TargetError
+from parprof.kernel.cpu_time import cpu_time_ns
 from parprof.process.cgroups import CGROUP_ROOT, Quota, cgroup_quota, membership_of
 from parprof.untrusted import visible
 from parprof.values import dataclass
@@ -29,8 +29,6 @@ from parprof.values import dataclass
 _PF_EXITING, _PF_KTHREAD = 0x00000004, 0x00200000
 _MAX_COMMAND = 4096
 _MAX_TASKS = 4096
-_CPU_CLOCK = 2
-"""CPUCLOCK_SCHED of the clock of another process: clock_getcpuclockid(3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +224,7 @@ def _living_membership(tids: Iterable[int]) -> str | None:
 
 def used_cpu_s(pid: int) -> float:
     """CPU time that a process has used so far, in seconds; 0 if it is gone."""
-    with suppress(OSError):
-        return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
-    return 0.0
+    return (cpu_time_ns(pid) or 0) / 1e9
 
 
 def open_pidfd(pid: int) -> int:

@@ -6,10 +6,13 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 CodeRanges = Sequence[tuple[int, int]]
 """Executable mappings of parallel runtimes, [start, end)."""
+_MOST_ASKED = 1024
+"""Threads: some 20 us each."""
 
 
 def guess_threads(pid: int, runtime: CodeRanges | None) -> Iterator[tuple[int, bool]]:
@@ -31,6 +34,16 @@ def is_running(pid: int) -> bool:
                 if b") R" in Path(f"/proc/{pid}/task/{name}/stat").read_bytes():
                     return True
     return False
+
+
+def waited_for_cpu_s(pid: int) -> float:
+    """For how long its threads that live have waited for a CPU while they could run, in all; 0 where nobody knows."""
+    waited_ns = 0
+    with suppress(OSError), os.scandir(f"/proc/{pid}/task") as tasks:
+        for task in islice(tasks, _MOST_ASKED):
+            with suppress(OSError, ValueError, IndexError):
+                waited_ns += int(Path(task.path, "schedstat").read_bytes().split()[1])
+    return waited_ns / 1e9
 
 
 def sleeps_in_runtime(pid: int, tid: int, runtime: CodeRanges) -> bool | None:

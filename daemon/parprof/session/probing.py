@@ -69,8 +69,8 @@ class Probing:
         """Changes of the source and what was cut off, each with its reason."""
         self.cuts: set[Cost] = set()
         """Kinds of events that were too dear for it."""
-        self.calls_cut_ns = 0
-        """When calls were no longer counted: CLOCK_MONOTONIC."""
+        self.calls_cut: Cut | None = None
+        """Since then calls are no longer counted."""
         self._kernel = kernel
         self._probed = probed
         self._pid = pid
@@ -226,7 +226,7 @@ class Probing:
             self._note_switch("creation of threads is no longer probed: that cost more than the budget")
             self._probes.detach(Cost.CREATE)
         elif cut.cost is Cost.CALL:
-            self.calls_cut_ns = cut.time_ns
+            self.calls_cut = cut
         elif cut.cost is Cost.ALLOCATION:
             self._note_switch(
                 "allocations are no longer probed: that cost more than the budget; `parprof record` counts them for "
