@@ -671,6 +671,16 @@ def test_threads_of_an_interpreter_with_a_lock_of_its_own() -> None:
     assert _of("/srv/crunch", (7, 150, 1), (7, 150, 1), (7, 150, 1)) == []
 
 
+def test_threads_that_wait_for_each_other_all_the_time_have_one_lock_on_a_busy_machine_too() -> None:
+    """Who has just given it away has no core for a while: two threads seem to work."""
+    rows = [row("MAIN EVAL", count, n, tid) for tid in (1, 2, 3) for count, n in ((110, 1), (40, 2))]
+    slept = [asleep("MAIN WAIT", 300e6, tid) for tid in (1, 2, 3)]
+    (cause,) = causes_of([*rows, *slept], CORES, "none", 0.0, "ruby3.1")
+    assert cause.kind is Kind.LOCK and "GVL" in cause.what
+    (cause,) = causes_of([*rows, *slept[1:]], CORES, "none", 0.0, "ruby3.1")
+    assert cause.kind is not Kind.LOCK, "one of them never waits"
+
+
 @pytest.mark.parametrize(("program", "pids"), [("ruby3.1", (7, 7)), ("php8.2", (7, 8))])
 def test_threads_of_an_interpreter_that_work_beside_each_other(program: str, pids: tuple[int, int]) -> None:
     """Ractors, each with a lock of its own, and processes that a script forked; each is alone for most of its time."""
