@@ -28,8 +28,10 @@ def with_late_spins(measured: Measurement, waits: Callable[[SampleKey], bool]) -
 
     Where it is not known what was when, or the number of cores has changed, it stays as it is.
     """
+    if not measured.intervals or measured.drain.by_cores:
+        return measured
     late = {key for key in measured.drain.facts if _seems_to_work(key) and waits(key)}
-    if not late or measured.drain.by_cores:
+    if not late:
         return measured
     jobs = {image: number for number, scope in enumerate(measured.scopes) for image in scope.images}
     judges = {number: _Judge() for number in {jobs[key.image] for key in late if key.image in jobs}}
