@@ -250,8 +250,11 @@ def test_modules_that_are_read_in_from_disk_are_told_as_such() -> None:
     wait = replace(
         imports, path=(*imports.path, Frame("[waits: page fault]")), metrics=Metrics(stall_ns=900e6)
     )
-    (cause,) = found(*balanced("main solve"), imports, wait)
+    cause, rest = found(*balanced("main solve"), imports, wait)
     assert (cause.kind, cause.function) == (Kind.STALL, "") and "measure again" in cause.remedy
+    assert cause.lost_ns == 900e6, "what is no more than that when all is in memory"
+    assert rest.kind is Kind.SERIAL and rest.what.startswith("one thread imports")
+    assert rest.lost_ns == pytest.approx(300e6)
 
 
 def test_text_that_a_library_has_run_is_no_program() -> None:
