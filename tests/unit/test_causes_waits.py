@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -1256,6 +1257,17 @@ def test_a_program_that_is_read_in_from_disk_before_it_runs(wait: str, told: boo
     for cause in causes:
         assert (cause.kind, cause.function, cause.lost_ns) == (Kind.STALL, "", pytest.approx(500e6))
         assert cause.what.startswith("nobody works for 0.25 s while files are read in")
+
+
+@pytest.mark.parametrize(
+    ("withheld_s", "of"),
+    [(math.inf, "(of 2.00)"), (0.4, "(of 2.00)"), (1.5, "(of 1.25 that it was given)"), (3.8, "(of 2.00)")],
+)
+def test_how_long_nobody_works_is_of_the_time_that_shares_are_of(withheld_s: float, of: str) -> None:
+    """What others had of two cores counts in neither; where an account says that they had nearly all, it is none."""
+    rows = [*balanced(), row("main; read; [waits: file]", stall=1000)]
+    (cause,) = causes_of(rows, CORES, "none", 2.0, withheld_s=withheld_s)
+    assert cause.what.startswith(f"nobody works for {1 / CORES:.2f} s {of} while")
 
 
 @pytest.mark.parametrize("name", ["PMPI_Init", "ompi_mpi_finalize", "_gfortran_caf_init", "MPI_Init_thread"])

@@ -72,6 +72,8 @@ _MPI_STARTS = re.compile(r"(?i)(?:p?mpi|ompi(?:_mpi)?|gfortran_caf)_(?:init|fina
 _MPI_STARTS_REMEDY = "that is once a run: measure a longer one"
 _CALL = re.compile(r"[a-z]\w{,23}")
 """A name as calls of the C library have them; others are left out of the sentence."""
+_MOSTLY_GIVEN = 0.8
+"""Of all time: a program that had as much of the cores had them."""
 _MUCH_OVERHEAD = 0.1
 """Of the work at a place."""
 _SPIN_ALONE = Diagnosis(
@@ -209,10 +211,14 @@ def waited_for(call: str, kind: str) -> tuple[str, str]:
 
 
 def elapsed_of(stall_ns: float, setting: Setting) -> str:
-    """For how long: n idle cores for a second are a second."""
+    """For how long, and of how long: n idle cores for a second are a second. Shares of the cores' time do not count
+    what others had; where that is much, nor does this."""
     stalled_s = stall_ns / setting.cores / 1e9
     digits = 1 if stalled_s >= 0.95 else 2
-    of = f" (of {setting.elapsed_s:.{digits}f})" if stalled_s <= setting.elapsed_s else ""
+    given_s = setting.elapsed_s - setting.withheld_s / setting.cores
+    is_given = given_s < _MOSTLY_GIVEN * setting.elapsed_s and stalled_s <= given_s
+    of_s, told = (given_s, " that it was given") if is_given else (setting.elapsed_s, "")
+    of = f" (of {of_s:.{digits}f}{told})" if stalled_s <= of_s else ""
     return f"{stalled_s:.{digits}f} s{of}"
 
 
