@@ -22,7 +22,7 @@ from profiles import frame, library
 
 CORES = 2
 _FOREIGN = re.compile(
-    r"P?MPI_|__|fcntl|ompi_|_gfortran|pthread_|GOMP_|libgomp|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
+    r"P?MPI_|__|fcntl|ompi_|_gfortran|pthread_|exec_blas|GOMP_|libgomp|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
 )
 
 
@@ -1268,6 +1268,20 @@ def test_how_long_nobody_works_is_of_the_time_that_shares_are_of(withheld_s: flo
     rows = [*balanced(), row("main; read; [waits: file]", stall=1000)]
     (cause,) = causes_of(rows, CORES, "none", 2.0, withheld_s=withheld_s)
     assert cause.what.startswith(f"nobody works for {1 / CORES:.2f} s {of} while")
+
+
+@pytest.mark.parametrize(
+    ("ready", "spun", "kind"),
+    [(900, 300, Kind.BUSY_MACHINE), (900, 0, Kind.STALL), (20, 300, Kind.STALL)],
+)
+def test_who_looks_in_by_the_clock_does_not_hold_up_threads_that_spin_for_one_without_a_core(
+    ready: float, spun: float, kind: Kind
+) -> None:
+    """joblib's threads below OpenBLAS's pool, on a busy machine: whose worker has something to do has no core."""
+    naps = row("main; collect; usleep; [waits: sleep]", stall=400)
+    spins = row(f"{THREAD}; piece; exec_blas", tid=2, spin=spun, stall=spun)
+    causes = found(*balanced(f"{THREAD}; piece"), row(f"{THREAD}; piece", ready=ready), naps, spins)
+    assert next(one.kind for one in causes if one.function == "collect") is kind
 
 
 @pytest.mark.parametrize("name", ["PMPI_Init", "ompi_mpi_finalize", "_gfortran_caf_init", "MPI_Init_thread"])
