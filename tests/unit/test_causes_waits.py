@@ -159,6 +159,16 @@ def test_threads_that_wait_for_something_to_come_hold_no_lock(wait: str) -> None
     assert Kind.LOCK not in {cause.kind for cause in found(*balanced(), *rows)}
 
 
+def test_a_lock_whose_function_is_not_known_has_no_name() -> None:
+    """The stacks in which threads sleep for it are cut short."""
+    rows = [row(f"{THREAD}; piece", 300, 1, tid) for tid in (1, 2)]
+    rows += [row(f"{THREAD}; piece; std::outer; [waits: lock]", tid=tid, wait=300) for tid in (1, 2)]
+    cut = row(f"{THREAD}; piece; std::outer; [waits: GIL]", tid=1, wait=20)
+    rows.append(replace(cut, path=(*cut.path[:-2], Frame("[truncated]"), cut.path[-1])))
+    (cause,) = found(*balanced(), *rows)
+    assert cause.kind is Kind.LOCK and cause.what == "one works, the others wait in turn: 2 threads"
+
+
 def test_the_interpreters_lock_on_a_busy_machine() -> None:
     """Whoever holds it has no core half of the time, and others' programs have what it leaves idle."""
     path = THREAD
