@@ -42,6 +42,11 @@ class Pool:
             return False
         return not self.serves.fullmatch(frame.name) if self.runs_any else self.has(frame)
 
+    @property
+    def worker(self) -> str:
+        """What the call paths of its threads begin with where nobody is known who gave them work."""
+        return f"[{self.name} worker]"
+
     def may_wait_in(self, function: str) -> bool:
         """Whether that is one in which its threads wait for work, or a caller for what he has handed out."""
         return bool(self.serves.fullmatch(function) or self.hands_out.fullmatch(function))
@@ -66,6 +71,11 @@ POOLS = (
 def pools() -> tuple[Pool, ...]:
     """All pools, those of other packages (entry points ``parprof.pools``) behind ours."""
     return (*POOLS, *brought("parprof.pools", "pool", _checked))
+
+
+def is_idle_worker(name: str) -> bool:
+    """Whether call paths that begin with a frame of that name are of a pool's threads without work."""
+    return any(pool.worker == name for pool in pools())
 
 
 def _checked(loaded: object) -> Pool:
