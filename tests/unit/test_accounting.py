@@ -87,6 +87,17 @@ def test_stall_of_nobody_is_where_threads_spun_meanwhile() -> None:
     assert found.accounted == pytest.approx(1)
 
 
+@pytest.mark.parametrize(("waits", "theirs"), [(60, (2.0, 0.0)), (5, (0.1, 1.9)), (0, (0.0, 2.0))])
+def test_a_worker_that_looks_for_work_does_not_keep_the_others(
+    waits: int, theirs: tuple[float, float]
+) -> None:
+    """It spins beside a caller who waits for another one; or nobody is seen to wait for anything."""
+    caller, worker = row("main", spin_ns=waits / 100), row("[OpenBLAS worker]", spin_ns=1)
+    spun = [(caller, waits), (worker, 100 - waits)]
+    account([row("solve", work_ns=4), caller, worker], times(1, 0, 2), spun=spun)
+    assert [one.metrics[STALL] / SECOND for one in (caller, worker)] == pytest.approx(theirs)
+
+
 def test_stall_that_belongs_to_no_path_is_shown() -> None:
     samples = [row("solve", work_ns=4)]
     account(samples, times(1, 0, 2))

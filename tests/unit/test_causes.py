@@ -251,8 +251,11 @@ def test_modules_that_are_read_in_from_disk_are_told_as_such() -> None:
     wait = replace(
         imports, path=(*imports.path, Frame("[waits: page fault]")), metrics=Metrics(stall_ns=900e6)
     )
-    (cause,) = found(*balanced("main solve"), imports, wait)
+    cause, rest = found(*balanced("main solve"), imports, wait)
     assert (cause.kind, cause.function) == (Kind.STALL, "") and "measure again" in cause.remedy
+    assert cause.lost_ns == 900e6, "what is no more than that when all is in memory"
+    assert rest.kind is Kind.SERIAL and rest.what.startswith("one thread imports")
+    assert rest.lost_ns == pytest.approx(300e6)
 
 
 def test_text_that_a_library_has_run_is_no_program() -> None:
@@ -670,6 +673,16 @@ def test_threads_of_an_interpreter_with_a_lock_of_its_own() -> None:
     assert cause.what.startswith("one thread at a time works, 3 of them in turn") and "GVL" in cause.what
     assert "Ractors" in cause.remedy
     assert _of("/srv/crunch", (7, 150, 1), (7, 150, 1), (7, 150, 1)) == []
+
+
+def test_threads_that_wait_for_each_other_all_the_time_have_one_lock_on_a_busy_machine_too() -> None:
+    """Who has just given it away has no core for a while: two threads seem to work."""
+    rows = [row("MAIN EVAL", count, n, tid) for tid in (1, 2, 3) for count, n in ((110, 1), (40, 2))]
+    slept = [asleep("MAIN WAIT", 300e6, tid) for tid in (1, 2, 3)]
+    (cause,) = causes_of([*rows, *slept], CORES, "none", 0.0, "ruby3.1")
+    assert cause.kind is Kind.LOCK and "GVL" in cause.what
+    (cause,) = causes_of([*rows, *slept[1:]], CORES, "none", 0.0, "ruby3.1")
+    assert cause.kind is not Kind.LOCK, "one of them never waits"
 
 
 @pytest.mark.parametrize(("program", "pids"), [("ruby3.1", (7, 7)), ("php8.2", (7, 8))])

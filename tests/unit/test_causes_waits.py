@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from profiles import frame, library
 
 CORES = 2
 _FOREIGN = re.compile(
-    r"P?MPI_|__|fcntl|ompi_|_gfortran|pthread_|GOMP_|libgomp|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
+    r"P?MPI_|__|fcntl|ompi_|_gfortran|pthread_|exec_blas|GOMP_|libgomp|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
 )
 
 
@@ -157,6 +158,16 @@ def test_threads_that_wait_for_something_to_come_hold_no_lock(wait: str) -> None
     rows = [row(f"{THREAD}; consume", 150, 1, tid) for tid in (1, 2)]
     rows += [row(f"{THREAD}; {wait}", tid=tid, wait=500) for tid in (1, 2)]
     assert Kind.LOCK not in {cause.kind for cause in found(*balanced(), *rows)}
+
+
+def test_a_lock_whose_function_is_not_known_has_no_name() -> None:
+    """The stacks in which threads sleep for it are cut short."""
+    rows = [row(f"{THREAD}; piece", 300, 1, tid) for tid in (1, 2)]
+    rows += [row(f"{THREAD}; piece; std::outer; [waits: lock]", tid=tid, wait=300) for tid in (1, 2)]
+    cut = row(f"{THREAD}; piece; std::outer; [waits: GIL]", tid=1, wait=20)
+    rows.append(replace(cut, path=(*cut.path[:-2], Frame("[truncated]"), cut.path[-1])))
+    (cause,) = found(*balanced(), *rows)
+    assert cause.kind is Kind.LOCK and cause.what == "one works, the others wait in turn: 2 threads"
 
 
 def test_the_interpreters_lock_on_a_busy_machine() -> None:
@@ -1257,6 +1268,31 @@ def test_a_program_that_is_read_in_from_disk_before_it_runs(wait: str, told: boo
     for cause in causes:
         assert (cause.kind, cause.function, cause.lost_ns) == (Kind.STALL, "", pytest.approx(500e6))
         assert cause.what.startswith("nobody works for 0.25 s while files are read in")
+
+
+@pytest.mark.parametrize(
+    ("withheld_s", "of"),
+    [(math.inf, "(of 2.00)"), (0.4, "(of 2.00)"), (1.5, "(of 1.25 that it was given)"), (3.8, "(of 2.00)")],
+)
+def test_how_long_nobody_works_is_of_the_time_that_shares_are_of(withheld_s: float, of: str) -> None:
+    """What others had of two cores counts in neither; where an account says that they had nearly all, it is none."""
+    rows = [*balanced(), row("main; read; [waits: file]", stall=1000)]
+    (cause,) = causes_of(rows, CORES, "none", 2.0, withheld_s=withheld_s)
+    assert cause.what.startswith(f"nobody works for {1 / CORES:.2f} s {of} while")
+
+
+@pytest.mark.parametrize(
+    ("ready", "spun", "kind"),
+    [(900, 300, Kind.BUSY_MACHINE), (900, 0, Kind.STALL), (20, 300, Kind.STALL)],
+)
+def test_who_looks_in_by_the_clock_does_not_hold_up_threads_that_spin_for_one_without_a_core(
+    ready: float, spun: float, kind: Kind
+) -> None:
+    """joblib's threads below OpenBLAS's pool, on a busy machine: whose worker has something to do has no core."""
+    naps = row("main; collect; usleep; [waits: sleep]", stall=400)
+    spins = row(f"{THREAD}; piece; exec_blas", tid=2, spin=spun, stall=spun)
+    causes = found(*balanced(f"{THREAD}; piece"), row(f"{THREAD}; piece", ready=ready), naps, spins)
+    assert next(one.kind for one in causes if one.function == "collect") is kind
 
 
 @pytest.mark.parametrize("name", ["PMPI_Init", "ompi_mpi_finalize", "_gfortran_caf_init", "MPI_Init_thread"])

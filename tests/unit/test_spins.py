@@ -21,8 +21,11 @@ from parprof.kernel.stacks import RawStack, StackTable
 from parprof.loops.machinecode import read_code
 from parprof.loops.spins import spin_loops
 from parprof.model import Count, SampleKey, ThreadState
+from parprof.probes import plan, spin_book
 from parprof.probes.facts_worker import about_loop_at
+from parprof.probes.file_facts import FileFacts, WaitLoop, find_facts, from_json, to_json
 from parprof.probes.spin_book import MAX_LOOPS, SpinBook
+from parprof.probes.wait_functions import SpinRules
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.session.spins import SpinFinder
 
@@ -214,6 +217,56 @@ def test_it_is_asked_about_who_gives_up_the_cpu(
     facts = {SampleKey(1, tid, 0, state, 1, 7, 0): Count(4) for tid in (1, 2)}
     finder.look(facts, {1: target})
     assert answers.asked == [function if one == leaf else one for one in asked]
+
+
+POOL = """
+extern int sched_yield(void); extern void inner_thread(void); volatile int queue;
+static void *blas_thread_server(void *nothing)
+{ for (;;) { while (!queue) __asm__("nop; nop"); inner_thread(); queue = 0; } return nothing; }
+void *first(void) { return blas_thread_server; }
+void exec_blas(void) { queue = 1; inner_thread(); while (queue) __asm__("nop"); }
+void wait_for_others(void) { while (queue) ; }
+"""
+
+
+@pytest.fixture
+def pool_loops(tmp_path: Path) -> tuple[WaitLoop, ...]:
+    """Of a library that is called as OpenBLAS is."""
+    output = tmp_path / "libscipy_openblas64_-0123abcd.so"
+    command = ["gcc", "-O2", "-w", "-shared", "-fPIC", "-x", "c", "-", "-o", str(output)]
+    subprocess.run(command, input=POOL.encode(), check=True)
+    assert find_facts(elf_of(output), "libother.so").pool_loops == ()
+    return find_facts(elf_of(output), output.name).pool_loops
+
+
+def test_where_a_pool_waits_is_known_before_anybody_is_seen_there(
+    pool_loops: tuple[WaitLoop, ...], program: Dso, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {one.function for one in pool_loops} == {"blas_thread_server", "exec_blas"}
+    facts = FileFacts(pool_loops=pool_loops)
+    assert from_json(json.loads(json.dumps(to_json(facts)))) == facts
+    load_map = LoadMap.read(os.getpid(), None, DsoCache())
+    for module in (plan, spin_book):
+        monkeypatch.setattr(module, "file_facts", lambda dso: facts if dso is program else FileFacts())
+    book = SpinBook(Answers({}), tmp_path)  # type: ignore[arg-type]
+    monkeypatch.setattr(plan, "SPINS", book)
+    made = plan.Plan()
+    monkeypatch.setattr(load_map, "dsos", lambda: [program])
+    plan.plan_spins(made, load_map, SpinRules())
+    bias = load_map.bias(program)
+    told = {(bias + one.start, bias + one.end) for one in pool_loops}
+    assert told == set(made.spin_ranges) and made.spinning == []
+    stacks = StackTable()
+    stacks.put(7, RawStack(struct.pack("<QQ", pool_loops[0].start, 0x2010), 0, b"", 0, 0))
+    finder = SpinFinder(stacks, book)
+    target: Any = SimpleNamespace(
+        ended=False, load_map=SimpleNamespace(find=lambda address: (program, address))
+    )
+    spinning = {SampleKey(1, tid, 0, ThreadState.SPINNING, 1, 7, 0): Count(4) for tid in (1, 2)}
+    finder.look(spinning, {1: target})
+    assert book.answered() == [program]
+    plan.plan_spins(made, load_map, SpinRules())
+    assert made.spinning == [f"{pool_loops[0].function} ({program.name})"], "now it is told"
 
 
 def test_the_address_that_was_hit_is_asked_about(program: Dso, tmp_path: Path) -> None:

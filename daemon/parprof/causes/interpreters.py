@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import ge
 
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.evidence import Evidence, Tally
@@ -14,7 +15,8 @@ from parprof.causes.processes import lone_process
 from parprof.causes.shares import leading, many_processes, one_at_a_time
 from parprof.causes.sites import LossSite, alone, effort_ns, is_single, knows_threads, lost_ns, workers
 from parprof.causes.stalls import elapsed_of, wait_of, waited_for
-from parprof.metrics import STALL
+from parprof.causes.waiting import waits_of
+from parprof.metrics import STALL, WAIT
 from parprof.model import PathSample
 
 _LEAST = 0.1
@@ -26,6 +28,11 @@ _OFTEN = 0.25
 """Of its time: a thread that is alone for less loses in another way."""
 _NEVER_TWO = 0.9
 """Of their time: so far threads are alone that one lock lets run one at a time; it is given away for some calls."""
+_RARELY_TWO = 0.75
+"""The same where all of them sleep for most of what the others work: on a busy machine one that has given the lock away
+has no core for a while, in which to go to sleep."""
+_WAITS_FOR_OTHERS = 0.5
+"""Of their work."""
 _SLEEP = "sleep"
 """Libraries nap, too, as MPI does while it starts: that is told of interpreters alone, which do it for a program."""
 _BY_ITSELF = frozenset({_SLEEP, "child", "pipe", "network"})
@@ -96,10 +103,21 @@ def _turns(site: LossSite, setting: Setting, name: str, remedy: str) -> Diagnosi
     told = f"one thread at a time works, {threads} of them in turn"
     for pattern, lock, advice in _LOCKS:
         if re.fullmatch(pattern, name):
-            if alone(site.tally.metrics, setting.cores) < _NEVER_TWO:  # as Ractors have a lock each
+            least = _RARELY_TWO if _all_wait(site.tally) else _NEVER_TWO
+            if alone(site.tally.metrics, setting.cores) < least:  # as Ractors have a lock each
                 return None
             return Diagnosis(Kind.LOCK, f"{told}: as a rule for the interpreter's own lock ({lock})", advice)
     return Diagnosis(Kind.SERIAL, f"{told}, {_where(name)}", remedy)
+
+
+def _all_wait(tally: Tally) -> bool:
+    """Whether each of several threads sleeps for most of the time in which the others work, and for these."""
+    work_ns = tally.metrics.work_ns
+    for_others_ns = [
+        _WAITS_FOR_OTHERS * (work_ns - tally.threads[thread].work_ns) for thread in workers(tally)
+    ]
+    slept = [tally.threads[thread][WAIT] for thread in workers(tally)]
+    return sum(waits_of(tally).values()) >= sum(for_others_ns) and all(map(ge, slept, for_others_ns))
 
 
 def _unequal(site: LossSite, setting: Setting, name: str, remedy: str) -> Diagnosis | None:

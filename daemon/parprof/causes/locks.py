@@ -227,7 +227,7 @@ def lock_diagnosis(site: LossSite, setting: Setting, what: str) -> Diagnosis:
     if what.startswith("the lock itself"):
         metrics = site.tally.metrics
         told = f"{what} {100 * metrics.overhead_ns / max(metrics.work_ns, 1):.0f} % of the CPU time"
-    told += f" ({name})" if name else ""
+    told += f" ({name})" if name and not name.startswith("[") else ""
     if setting.has_scripts and not name:
         return Diagnosis(
             Kind.LOCK,

@@ -202,8 +202,10 @@ def causes_of(
         judged = [found for those in SiteSearch(evidence, cores).sites() for found in _judged(those, setting)]
         if is_alone:  # where it waits is told site by site, of its work that it is one thread's
             judged = [(site, diagnosis) for site, diagnosis in judged if diagnosis.kind is Kind.STALL]
-        loading = [site.tally.metrics for site, diagnosis in judged if diagnosis.is_loading]
+        loading = [site for site, diagnosis in judged if diagnosis.is_loading]
         judged = [(site, diagnosis) for site, diagnosis in judged if not diagnosis.is_loading]
+        # what is lost there while somebody works is so as well when all is in memory
+        judged += [(rest, diagnose(rest, setting)) for rest in map(_when_loaded, loading)]
         in_turn = [site.tally for site, diagnosis in judged if diagnosis.is_in_turn]
         if len(in_turn) > 1:
             judged = [(site, diagnosis) for site, diagnosis in judged if not diagnosis.is_in_turn]
@@ -433,7 +435,7 @@ def _works_for_requests(samples: Sequence[PathSample]) -> bool:
 
 
 def _nowhere(
-    evidence: Evidence, setting: Setting, samples: Sequence[PathSample], loading: Iterable[Metrics]
+    evidence: Evidence, setting: Setting, samples: Sequence[PathSample], loading: Iterable[LossSite]
 ) -> list[Cause]:
     """What an interpreter loses in functions that are not known; else what is lost while a program is loaded.
     ``loading``: of places where that is so."""
@@ -445,11 +447,19 @@ def _nowhere(
         found.append((_while_working(metrics) if blocked else metrics, diagnosis))
     else:
         metrics = loading_waits(evidence.unnamed)
-        for one in loading:
-            metrics.add(one)
+        for site in loading:
+            metrics.add(Metrics.of({STALL: site.tally.metrics[STALL]}))
         if metrics.stall_ns:
             found.append((metrics, while_read_in(metrics.stall_ns, setting)))
     return [_without_place(one.kind, metrics, setting, one.what, one.remedy) for metrics, one in found]
+
+
+def _when_loaded(site: LossSite) -> LossSite:
+    """The same without what nobody worked for."""
+    tally = Tally()
+    tally.merge(site.tally)
+    tally.metrics[STALL] = 0
+    return replace(site, tally=tally)
 
 
 def _without_place(kind: Kind, metrics: Metrics, setting: Setting, what: str, remedy: str) -> Cause:

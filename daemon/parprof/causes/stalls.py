@@ -72,6 +72,10 @@ _MPI_STARTS = re.compile(r"(?i)(?:p?mpi|ompi(?:_mpi)?|gfortran_caf)_(?:init|fina
 _MPI_STARTS_REMEDY = "that is once a run: measure a longer one"
 _CALL = re.compile(r"[a-z]\w{,23}")
 """A name as calls of the C library have them; others are left out of the sentence."""
+_MUCH_SPUN = 0.5
+"""Of a stall."""
+_MOSTLY_GIVEN = 0.8
+"""Of all time: a program that had as much of the cores had them."""
 _MUCH_OVERHEAD = 0.1
 """Of the work at a place."""
 _SPIN_ALONE = Diagnosis(
@@ -101,7 +105,8 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
     what, remedy = waited_for(call, kind)
     # all are on their way through a barrier, to sleep or just woken: more often than not others had the cores
     at_barrier = setting.runtime != "none" and is_barrier(call)
-    if at_barrier and _may_lack_cores(site, setting):
+    naps = kind == "sleep" and _others_spin(site, setting)
+    if (at_barrier or naps) and _may_lack_cores(site, setting):
         return BUSY_MACHINE
     is_nameless = kind == "page fault" and _has_no_names(site, setting)
     prepares = sum(site.tally.prepares.values()) >= 0.5 * unused_ns(metrics)
@@ -122,6 +127,16 @@ def spun_ns(site: LossSite, setting: Setting) -> float:
     """For how long, as core time, nobody worked as all threads spun, in a runtime's functions: all of a team are on
     their way into a region or out of it most of the time where regions are next to empty."""
     return sum(found.stall_ns for name, found in site.tally.runtime.items() if _is_spun(name, found, setting))
+
+
+def _others_spin(site: LossSite, setting: Setting) -> bool:
+    """Whether threads were seen to spin for much of the time in which nobody worked and one here slept: as a rule for
+    one that has something to do and no core, while this looks in on them by the clock."""
+    runtime = site.place.root.all.runtime
+    spun = (
+        found.stall_ns for name, found in runtime.items() if _is_spun(name.partition(":")[2], found, setting)
+    )
+    return sum(spun) >= _MUCH_SPUN * site.tally.metrics.stall_ns
 
 
 def _is_spun(function: str, metrics: Metrics, setting: Setting) -> bool:
@@ -209,10 +224,14 @@ def waited_for(call: str, kind: str) -> tuple[str, str]:
 
 
 def elapsed_of(stall_ns: float, setting: Setting) -> str:
-    """For how long: n idle cores for a second are a second."""
+    """For how long, and of how long: n idle cores for a second are a second. Shares of the cores' time do not count
+    what others had; where that is much, nor does this."""
     stalled_s = stall_ns / setting.cores / 1e9
     digits = 1 if stalled_s >= 0.95 else 2
-    of = f" (of {setting.elapsed_s:.{digits}f})" if stalled_s <= setting.elapsed_s else ""
+    given_s = setting.elapsed_s - setting.withheld_s / setting.cores
+    is_given = given_s < _MOSTLY_GIVEN * setting.elapsed_s and stalled_s <= given_s
+    of_s, told = (given_s, " that it was given") if is_given else (setting.elapsed_s, "")
+    of = f" (of {of_s:.{digits}f}{told})" if stalled_s <= of_s else ""
     return f"{stalled_s:.{digits}f} s{of}"
 
 

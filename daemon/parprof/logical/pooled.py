@@ -28,7 +28,7 @@ class Pooled:
     @property
     def root(self) -> Frame:
         """What its call path begins with where nobody is known who gave it the work."""
-        return Frame(f"[{self.pool.name} worker]")
+        return Frame(self.pool.worker)
 
     def start_of(self, body: FunctionId) -> int:
         """Where among the frames of the thread the outermost call of one of the ``bodies`` is."""

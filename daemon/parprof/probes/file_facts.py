@@ -17,15 +17,17 @@ from parprof import __version__
 from parprof.files.elf import ElfError, ElfFile, Symbol
 from parprof.files.elf_symbols import TYPE_OBJECT
 from parprof.files.libc import is_libc
+from parprof.loops.spins import spin_loops
 from parprof.plans import UnknownLayout
 from parprof.probes.allocators import ALLOCATORS
 from parprof.probes.cheap_sites import ProbeSite, cheap_probe_site, tail_jump_site
 from parprof.probes.static_runtime import runtime_code
 from parprof.probes.wait_code import Range, merged, wait_code
 from parprof.runtimes import Agent, agent_for_library, agents
+from parprof.runtimes.pools import pools
 from parprof.values import dataclass
 
-FORMAT = 10
+FORMAT = 11
 """To be raised with each change of what the facts are or how they are found."""
 NAMED = ("pthread_create", "_dl_debug_state", *ALLOCATORS)
 """Functions that are probed wherever they are."""
@@ -38,6 +40,7 @@ MAX_FUNCTIONS = 1 << 14
 """Functions of one file that can be probed; more are left out."""
 _MAX_NAME, _MAX_NAMES = 1 << 12, 1 << 16
 _MAX_LAYOUT = 64
+_MAX_POOL_LOOPS = 8
 _UNSIZED = 64
 _LINES = (b".debug_line", b".zdebug_line", b".gnu_debuglink")
 _CREATORS = ("pthread_create", "thrd_create", "_ZNSt6thread15_M_start_thread")
@@ -52,6 +55,14 @@ class ProbePlace(NamedTuple):
     """The kernel emulates it."""
     arguments_intact: bool
     """The registers of the first six arguments still hold them there."""
+
+
+class WaitLoop(NamedTuple):
+    """A loop in which threads only wait for others: ELF addresses [start, end), and the function that it is in."""
+
+    start: int
+    end: int
+    function: str
 
 
 class ProbedFunction(NamedTuple):
@@ -97,6 +108,9 @@ class FileFacts:
     """Whether it has line information, or names a file that has it: else nobody knows what was inlined."""
     is_namesake: bool = False
     """It is called as a runtime's library is, and has none of the functions that programs have from that."""
+    pool_loops: tuple[WaitLoop, ...] = ()
+    """Of a library with a pool of threads (`parprof.runtimes.pools`): those in which these wait for work, and callers
+    for them. Known before anybody is seen there: a short run is over before samples have told where to look."""
 
     def brings(self, agent: Agent) -> bool:
         """Whether this runtime is inside."""
@@ -147,7 +161,22 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
         wants_loader,
         _has_lines(elf),
         is_namesake,
+        _pool_loops(elf, base_name),
     )
+
+
+def _pool_loops(elf: ElfFile, base_name: str) -> tuple[WaitLoop, ...]:
+    """Where threads wait in a library with a pool of them; ``base_name`` is what processes call it."""
+    known = [pool for pool in pools() if pool.library.match(base_name)]
+    out: dict[Range, WaitLoop] = {}
+    try:
+        for symbol in elf.symbols() if known else ():
+            if any(pool.may_wait_in(symbol.name) for pool in known) and _is_function(elf, symbol):
+                for start, end in spin_loops(elf, symbol.value, symbol.size):
+                    out[start, end] = WaitLoop(start, end, symbol.name[:_MAX_NAME])
+    except ElfError:
+        return ()
+    return tuple(out.values())[:_MAX_POOL_LOOPS]
 
 
 def _code_of(symbols: Iterable[Symbol]) -> list[Range]:
@@ -259,7 +288,8 @@ def rules() -> str:
         )
         for a in agents()
     ]
-    return sha256(repr((FORMAT, __version__, known)).encode()).hexdigest()[:16]
+    waiting = [(p.library.pattern, p.serves.pattern, p.hands_out.pattern) for p in pools()]
+    return sha256(repr((FORMAT, __version__, known, waiting)).encode()).hexdigest()[:16]
 
 
 # as JSON
@@ -295,6 +325,7 @@ def from_json(raw: Any) -> FileFacts:
             bool(raw["wants_loader"]),
             bool(raw["has_lines"]),
             bool(raw["is_namesake"]),
+            tuple(_wait_loop(one) for one in _list(raw["pool_loops"], _MAX_POOL_LOOPS)),
         )
     except (KeyError, TypeError) as error:
         raise ValueError("no facts about a file") from error
@@ -327,6 +358,11 @@ def _place_again(raw: Any) -> ProbePlace:
 def _range(raw: Any) -> Range:
     start, end = raw
     return _address(start), _address(end)
+
+
+def _wait_loop(raw: Any) -> WaitLoop:
+    start, end, function = raw
+    return WaitLoop(_address(start), _address(end), _text(function))
 
 
 def _word(raw: Any) -> int:

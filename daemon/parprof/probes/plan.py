@@ -306,7 +306,8 @@ def plan_spins(plan: Plan, load_map: LoadMap, rules: SpinRules) -> None:
     found = [one for one in found if not _lies_in(one[1][0], plan.runtime_ranges)]
     loops = [loop for _, loop, _ in found]
     out = list(dict.fromkeys([*named, *plan.unprobed_ranges, *polling, *yields, *loops]))
-    plan.spin_ranges = sorted(out[:MAX_SPIN_RANGES])
+    pools = _pool_loops(load_map) if rules.loops else []
+    plan.spin_ranges = sorted(list(dict.fromkeys([*out, *pools]))[:MAX_SPIN_RANGES])
     # a name that is empty: the function has none
     plan.spinning = list(
         dict.fromkeys(f"{name} ({dso.name})" if name else dso.name for dso, _, name in found)
@@ -323,6 +324,11 @@ def plan_spins(plan: Plan, load_map: LoadMap, rules: SpinRules) -> None:
             "counts as work"
         )
     plan.notes = list(dict.fromkeys([*plan.notes, *notes]))
+
+
+def _pool_loops(load_map: LoadMap) -> list[Range]:
+    """Where libraries' pools wait, whether a thread was seen there or not."""
+    return [_moved(load_map, dso, one[:2]) for dso in load_map.dsos() for one in file_facts(dso).pool_loops]
 
 
 def _moved(load_map: LoadMap, dso: Dso, code: Range) -> Range:

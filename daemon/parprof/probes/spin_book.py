@@ -6,7 +6,7 @@ A loop is looked at when threads are found in it (`parprof.session.spins`), neve
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,13 @@ class SpinBook:
         """Those that were found because threads were seen there, each with its function; empty: it has no name."""
         return dict(self._known(dso)) if dso.name != _CLOCK_CODE else {}
 
+    def note_pool(self, dso: Dso, vaddr: int) -> None:
+        """A thread was seen at an ELF virtual address: if a library's pool waits there, that is such a loop."""
+        known = self._known(dso)
+        for start, end, function in file_facts(dso).pool_loops:
+            if start <= vaddr < end and (start, end) not in known:
+                self._add(dso, (start, end), _name(function))
+
     def ask(self, dso: Dso, vaddr: int) -> None:
         """Look at the loop around an ELF virtual address, unless that was done before."""
         if dso.name == _CLOCK_CODE:
@@ -83,6 +90,17 @@ class SpinBook:
         future = self._book.ask(dso, {"address": vaddr})
         if future is not None:
             self._coming.append((dso, question[1], future))
+
+    def await_answers(self, seconds: float) -> bool:
+        """Wait for what was asked, for so long at most, and take it in; whether there was anything, and all of it came.
+
+        `answered` still tells of it.
+        """
+        coming = [future for *_, future in self._coming]
+        if not coming or wait(coming, max(seconds, 0.0)).not_done:
+            return False
+        self._seen = self.answered()
+        return True
 
     def answered(self) -> list[Dso]:
         """The files in which new loops have been found since the last call."""

@@ -13,12 +13,15 @@ from parprof.facts.scopes import ScopeTimes
 from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, STALL, STOLEN, WORK, Metric, Metrics
 from parprof.model import NOBODY, OTHERS, Accounting, Count, Origin, PathSample, SampleKey, ThreadState
 from parprof.profile.rows import RowMaker
+from parprof.runtimes.pools import is_idle_worker
 from parprof.values import dataclass
 
 _NEGLIGIBLE = 0.001
 """Of all core time: stall of no call path below that is of the edges of the measurement."""
 _AS_SAMPLED = 2.0
 """Stall so many times as long as threads were sampled spinning meanwhile may be theirs: samples are few."""
+_LEAST_OTHERS = 0.2
+"""Of the time in which threads spun while nobody worked."""
 _AS_GLIMPSED = 2.0
 """And so many times as long as glimpses have of it: they are few, and who was woken takes a while to run."""
 
@@ -361,7 +364,9 @@ def _settle_stall(
     whole_ns = sum(took_ns for _, took_ns in spun)
     spun_ns = min(rest_ns, _AS_SAMPLED * cores * whole_ns)
     if spun_ns:
-        for sample, took_ns in spun:
+        those = _who_waits(spun)
+        whole_ns = sum(took_ns for _, took_ns in those)
+        for sample, took_ns in those:
             sample.metrics[STALL] += spun_ns * took_ns / whole_ns
     rest_ns -= spun_ns
     if glimpsed.number:
@@ -373,6 +378,14 @@ def _settle_stall(
         rest_ns if rest_ns > negligible_ns else 0.0,
         others_ns if others_ns > negligible_ns else 0.0,
     )
+
+
+def _who_waits(spun: Spun) -> Spun:
+    """Those that spun for something. A library's worker that looks for work does so whatever keeps the others: it is
+    left out where these are considerable."""
+    others = [(row, took_ns) for row, took_ns in spun if not (row.path and is_idle_worker(row.path[0].name))]
+    least_ns = _LEAST_OTHERS * sum(took_ns for _, took_ns in spun)
+    return others if sum(took_ns for _, took_ns in others) > least_ns else spun
 
 
 def _fit_glimpsed(glimpsed: Glimpsed, all_ns: float, mine: Sequence[PathSample]) -> None:

@@ -42,6 +42,15 @@ class Pool:
             return False
         return not self.serves.fullmatch(frame.name) if self.runs_any else self.has(frame)
 
+    @property
+    def worker(self) -> str:
+        """What the call paths of its threads begin with where nobody is known who gave them work."""
+        return f"[{self.name} worker]"
+
+    def may_wait_in(self, function: str) -> bool:
+        """Whether that is one in which its threads wait for work, or a caller for what he has handed out."""
+        return bool(self.serves.fullmatch(function) or self.hands_out.fullmatch(function))
+
     def is_handing_out(self, frame: Frame) -> bool:
         """Whether a function is one in which a caller hands out work and takes part in it."""
         return bool(self.hands_out.fullmatch(frame.name)) and (self.runs_any or self.has(frame))
@@ -52,7 +61,7 @@ POOLS = (
         "OpenBLAS",
         re.compile(r"lib\w*openblas"),
         re.compile(r"blas_thread_server"),
-        re.compile(r"exec_blas(?:_async)?(?:64_|_64)?|exec_threads"),
+        re.compile(r"exec_blas(?:_async(?:_wait)?)?(?:64_|_64)?|exec_threads"),
     ),
 )
 """All that are known here."""
@@ -62,6 +71,11 @@ POOLS = (
 def pools() -> tuple[Pool, ...]:
     """All pools, those of other packages (entry points ``parprof.pools``) behind ours."""
     return (*POOLS, *brought("parprof.pools", "pool", _checked))
+
+
+def is_idle_worker(name: str) -> bool:
+    """Whether call paths that begin with a frame of that name are of a pool's threads without work."""
+    return any(pool.worker == name for pool in pools())
 
 
 def _checked(loaded: object) -> Pool:

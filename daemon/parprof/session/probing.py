@@ -257,7 +257,6 @@ class Probing:
     def learn_spins(self, load_map: LoadMap) -> None:
         """There is new code, in its files, of which it is known that threads only wait there."""
         plan_spins(self.plan, load_map, self._spin_rules)
-        self._probed.configure()
 
     def close(self) -> None:
         """Detach the probes (slow mechanisms in the background)."""

@@ -17,13 +17,14 @@ from typing import TypeVar
 from parprof.errors import ParprofError
 from parprof.facts.drain import Drain
 from parprof.facts.intervals import Intervals
+from parprof.facts.late_spins import with_late_spins
 from parprof.facts.measurement import Measurement
 from parprof.kernel import records
 from parprof.kernel.counts import ByTime
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import ControlRecord, Cost, TraceRecord
 from parprof.languages import Instance
-from parprof.model import Facts
+from parprof.model import Facts, SampleKey
 from parprof.probes.facts_book import BOOK
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.identity import parent_of
@@ -38,7 +39,7 @@ from parprof.session.lifecycle import End, Lives, State
 from parprof.session.pace import Pace
 from parprof.session.region_rate import RegionRate
 from parprof.session.sources import Source
-from parprof.session.spins import SpinFinder
+from parprof.session.spins import SpinFinder, innermost
 from parprof.session.stops import Stops, let_go
 from parprof.session.storms import Storms
 from parprof.session.target import Target, Watched
@@ -49,6 +50,8 @@ from parprof.unwind.placing import Placer
 _CHECK_SECONDS = 5.0
 """How often at least the costs are measured, and losses looked at."""
 _MANY = 8
+_SHORT_NS = 3 * 10**9
+"""Samples of a longer measurement were looked at in time, as far as that is worth waiting for at its end."""
 _SETTLED_SECONDS = 0.2
 """A young process that still runs then gets probes of its own."""
 
@@ -224,7 +227,7 @@ class Session:
         ``main`` is the process that it is named after, ``own_cpu_s`` our CPU time, ``cores`` n if the user says so, as
         ``scope`` is what is measured as one job.
         """
-        return Measurement(
+        measured = Measurement(
             self.drained(),
             self.targets,
             self.kernel,
@@ -244,6 +247,7 @@ class Session:
             else (),
             scope,
         )
+        return with_late_spins(measured, self._waits)
 
     def _levels(self, now_ns: int) -> list[int]:
         """For how long n_w was 0, 1, 2, ... so far, in all scopes together."""
@@ -308,9 +312,14 @@ class Session:
         named = self.watched.spin_rules.functions
         found = {dso.key for dso in (*self._spins.found(), *(named.answered() if named is not None else ()))}
         if found:
-            for target in self._lives.living():
+            for target in self.targets.values():
                 if target.load_map is not None and any(dso.key in found for dso in target.load_map.dsos()):
                     target.learn_spins()
+
+    def _waits(self, key: SampleKey) -> bool:
+        """Whether samples are in code of which it is known by now that threads only wait there."""
+        target, stack = self.targets.get(key.image), self.kernel.stacks.raw(key.user)
+        return target is not None and stack is not None and target.only_waits(innermost(stack.native))
 
     def _act_on_records(self) -> None:
         """Do what the programs have told that is to be done."""
@@ -546,7 +555,6 @@ class Session:
 
     def finish(self) -> None:
         """Take the last samples, detach all probes. Targets keep running; the facts stay."""
-        self._spins.end()
         self.pace = replace(self.pace, glimpses=False)
         self._act_on_records()
         self._cut_off()
@@ -573,6 +581,10 @@ class Session:
         self._note_mappings()
         self._resolve_functions()
         self._add(self.kernel.unresolved())
+        if self._intervals is not None:
+            if self.ended_ns - self.started_ns < _SHORT_NS and self.watched.spin_rules.loops:
+                self._spins.look_back(self.facts, self.targets)
+            self._learn_spins()
         self.trace.extend(self.kernel.trace_records())
 
     def trim(self) -> None:

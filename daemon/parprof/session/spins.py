@@ -2,12 +2,14 @@
 
 Where many samples of working threads hit it is asked whether that is a loop which only waits (`parprof.loops.spins`).
 If it is the programs are told, and from then on a thread that is found there does not work. Likewise where many samples
-hit `sched_yield`: the loop that calls it is hit far less often.
+hit `sched_yield`: the loop that calls it is hit far less often. What was sampled before is judged anew at the end
+(`parprof.facts.late_spins`).
 """
 
 from __future__ import annotations
 
 import heapq
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
@@ -23,6 +25,8 @@ _BYTES_LOG2 = 4
 """Of a block, by which samples are counted: a loop that waits is hit at several addresses."""
 _WORD = 8
 """Bytes of an address."""
+_MOST_SECONDS = 1.0
+"""For answers when a short measurement is over."""
 _MOST_LOOKS = 8
 """Places that are asked about after one drain."""
 
@@ -34,15 +38,12 @@ class SpinFinder:
         """``stacks``: what samples' stacks are called."""
         self._stacks = stacks
         self._book = book
-        self._ends = False
 
     def look(self, facts: Facts, targets: Mapping[int, Target]) -> None:
-        """Ask about the places where most of these samples hit, unless that is too late. ``targets`` by image.
+        """Ask about the places where most of these samples hit. ``targets`` by image.
 
         Of processes with several threads that run: one alone has nobody to wait for, and is not worth the child's time.
         """
-        if self._ends:
-            return
         hits: dict[tuple[int, int, int], Counter[tuple[int, int]]] = defaultdict(Counter)
         """By image and the blocks of the leaf and its caller: the samples at each pair of addresses there."""
         threads: dict[int, set[int]] = {}
@@ -53,9 +54,9 @@ class SpinFinder:
             stack = self._stacks.raw(key.user)
             if stack is None:
                 continue
-            leaf, caller = _address(stack.native), 0
+            leaf, caller = innermost(stack.native), 0
             if key.state is ThreadState.SPINNING and len(stack.native) >= 2 * _WORD:
-                caller = _address(stack.native[_WORD:], return_address=True)
+                caller = innermost(stack.native[_WORD:], return_address=True)
             elif key.state is not ThreadState.WORKING:
                 continue
             hits[key.image, leaf >> _BYTES_LOG2, caller >> _BYTES_LOG2][leaf, caller] += count.samples
@@ -63,18 +64,25 @@ class SpinFinder:
             target = targets.get(image)
             if at.total() < _LEAST_SAMPLES or len(threads[image]) < 2:
                 continue
-            if target is None or target.ended or target.load_map is None:
+            if target is None or target.load_map is None:
                 continue
             ((leaf, caller), _), *_ = at.most_common(1)
             found = target.load_map.find(leaf)
+            if found is not None and caller:
+                self._book.note_pool(*found)
             if found is not None and caller:
                 found = target.load_map.find(caller) if self._book.yields(*found) else None
             if found is not None and found[0].elf is not None:
                 self._book.ask(*found)
 
-    def end(self) -> None:
-        """Ask no more: the measurement is over before there could be an answer."""
-        self._ends = True
+    def look_back(self, facts: Facts, targets: Mapping[int, Target]) -> None:
+        """The measurement is over, and was short: ask about all of its samples, and wait for the answers, but not for
+        long. Others, which are still to come from before, are then there as well."""
+        until_s = time.monotonic() + _MOST_SECONDS
+        while True:
+            self.look(facts, targets)
+            if not self._book.await_answers(until_s - time.monotonic()):
+                return
 
     def close(self) -> None:
         """Keep what has been answered since: it came too late for this measurement, not for the next."""
@@ -85,6 +93,6 @@ class SpinFinder:
         return self._book.answered()
 
 
-def _address(native: bytes, *, return_address: bool = False) -> int:
-    """The first of these addresses; a call is before the address that it returns to."""
+def innermost(native: bytes, *, return_address: bool = False) -> int:
+    """The first of a stack's addresses; a call is before the address that it returns to."""
     return (int.from_bytes(native[:_WORD], "little") & ~INTERRUPTED) - return_address

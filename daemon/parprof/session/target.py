@@ -493,8 +493,14 @@ class Target:
 
     def learn_spins(self) -> None:
         """There are new loops, in its files, of which it is known that threads only wait there."""
-        if self.load_map is not None and not self.ended:
+        if self.load_map is not None:
             self.probing.learn_spins(self.load_map)
+            if not self.ended:
+                self.configure()
+
+    def only_waits(self, address: int) -> bool:
+        """Whether threads only wait for others at an address, as far as that is known by now."""
+        return any(start <= address < end for start, end in self.plan.spin_ranges)
 
     def seed_threads(self) -> None:
         """Tell the programs which threads exist, with a guess at what the sleeping ones wait for."""
