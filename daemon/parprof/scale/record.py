@@ -69,6 +69,7 @@ class Flag(IntFlag):
     CALLS_FULL = 2048
     TASKLOOP_ALONE = 4096
     OFFLOADED = 8192
+    DEALT_OUT = 16384
 
 
 @dataclass(frozen=True, slots=True)
