@@ -522,7 +522,9 @@ uint64_t span_done_by_crew(struct crew *crew);
 uint64_t span_length_now(struct frame *frame);
 
 /* threads that share work out themselves (span_crews.c) */
-void span_crew_add(struct frame *maker, struct frame *frame);
+typedef void *thread_function(void *);
+
+void span_crew_add(struct frame *maker, struct frame *frame, thread_function *function);
 void span_crew_remove(struct frame *frame);
 void span_crew_order(struct frame *frame);
 uint64_t span_crew_waits(const struct frame *frame);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Crews: threads that one thread makes at one place, and joins. They may share their work out themselves, by a counter,
+ * Crews: threads of one function that one thread makes, and joins. They may share their work out themselves, by a counter,
  * say, of which each takes the next item until there are none. Who did how much is chance then: with fewer cores than
  * threads, of who had one. A counter makes no call; but all that share one are through at the same time, when there is
  * nothing left to take. Threads whose parts the program has chosen are not: who has less to do is through earlier.
@@ -37,7 +37,7 @@ struct other_path {
 
 struct crew {
 	struct frame *maker; /* null: it is over, or none of them any more */
-	uint32_t site;
+	thread_function *function;
 	uint32_t count, left; /* left: to be joined */
 	bool is_closed;	      /* the maker has begun to join them */
 	bool is_ordered;      /* some waited, or were waited for, otherwise */
@@ -233,11 +233,11 @@ static void abandon(struct crew *crew)
 	crew->maker = NULL;
 }
 
-static struct crew *crew_at(struct frame *maker, uint32_t site)
+static struct crew *crew_of(struct frame *maker, thread_function *function)
 {
 	struct crew *crew = maker->made;
 
-	if (crew && !crew->is_closed && crew->site == site)
+	if (crew && !crew->is_closed && crew->function == function)
 		return crew;
 	if (crew)
 		abandon(crew);
@@ -247,18 +247,18 @@ static struct crew *crew_at(struct frame *maker, uint32_t site)
 	prof_init(&crew->maker_path.prof);
 	prof_init(&crew->other.prof);
 	crew->maker = maker;
-	crew->site = site;
+	crew->function = function;
 	maker->made = crew;
 	return crew;
 }
 
 /* The maker makes one more; its strand has ended. */
-void span_crew_add(struct frame *maker, struct frame *frame)
+void span_crew_add(struct frame *maker, struct frame *frame, thread_function *function)
 {
 	struct crew *crew;
 
 	spin_lock(&crews_lock);
-	crew = crew_at(maker, frame->site);
+	crew = crew_of(maker, function);
 	frame->crew = crew;
 	frame->crew_start = frame->c;
 	prof_copy(&frame->share.before, &frame->prof);

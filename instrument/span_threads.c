@@ -476,7 +476,7 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 		begin_phase(self, caller);
 	*child = (struct child){.frame = new_thread_frame(self, caller)};
 	*start = (struct start){body, argument, child};
-	span_crew_add(self->frame, child->frame);
+	span_crew_add(self->frame, child->frame, body);
 	keep_child(child);
 	failure = call(thread, attributes, thread_body, start);
 	if (failure) {

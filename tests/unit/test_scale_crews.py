@@ -24,7 +24,7 @@ def amounts(record: SpanRecord) -> tuple[float, float]:
     return round(record.work_s * 1e9 / N, 2), round(record.bound_s * 1e9 / N, 2)
 
 
-@pytest.mark.parametrize("form", ["dealt", "maker"])
+@pytest.mark.parametrize("form", ["dealt", "maker", "places"])
 def test_threads_that_are_through_together_share_work_out_themselves(directory: Path, form: str) -> None:
     """One of four did 28 of 40 items: on four cores each would do 10. Before, beside and after them 1 each."""
     record = run(directory, 8, "span_crews", form, str(N))

@@ -100,17 +100,23 @@ static void *looks(void *number)
 	return NULL;
 }
 
+/* As C++'s library does from where a vector has room, and from where it grows. */
+__attribute__((noinline)) static int make_elsewhere(pthread_t *thread, void *(*body)(void *), long number)
+{
+	return pthread_create(thread, NULL, body, (void *)number) ? 1 : 0;
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
 		const char *name;
 		void *(*body)(void *);
-		bool has_lock, takes_part, leaves;
+		bool has_lock, takes_part, leaves, has_places;
 	} forms[] = {
-		{"dealt", dealt, false, false, false},	 {"locked", dealt, true, false, false},
-		{"maker", dealt, false, true, false},	 {"leaves", dealt, false, false, true},
-		{"ends_late", ends_late, false, false, false}, {"chosen", chosen, false, false, false},
-		{"looks", looks, false, false, false},
+		{"dealt", dealt, false, false, false, false},	 {"locked", dealt, true, false, false, false},
+		{"maker", dealt, false, true, false, false},	 {"leaves", dealt, false, false, true, false},
+		{"ends_late", ends_late, false, false, false, false}, {"chosen", chosen, false, false, false, false},
+		{"looks", looks, false, false, false, false},	 {"places", dealt, false, false, false, true},
 	};
 	pthread_t threads[THREADS];
 
@@ -121,7 +127,10 @@ int main(int count, char **arguments)
 		has_lock = forms[i].has_lock;
 		parprof_span_work(n);
 		for (long thread = forms[i].takes_part; thread < THREADS; thread++)
-			pthread_create(&threads[thread], NULL, forms[i].body, (void *)thread);
+			if (forms[i].has_places && thread % 2)
+				make_elsewhere(&threads[thread], forms[i].body, thread);
+			else
+				pthread_create(&threads[thread], NULL, forms[i].body, (void *)thread);
 		if (forms[i].takes_part)
 			forms[i].body(NULL);
 		pthread_join(threads[1], NULL);
