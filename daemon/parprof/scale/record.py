@@ -70,6 +70,8 @@ class Flag(IntFlag):
     TASKLOOP_ALONE = 4096
     OFFLOADED = 8192
     DEALT_OUT = 16384
+    ELSEWHERE = 32768
+    """The reader's: most of the run's CPU time was in other processes."""
 
 
 @dataclass(frozen=True, slots=True)
