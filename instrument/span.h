@@ -59,6 +59,8 @@ struct loop {
 	struct loop *next;
 	uint32_t index, site;
 	uint64_t total, longest;
+	uint32_t members; /* that were in it */
+	uint64_t before, most_before, least_before; /* by members since the loop before: the sum */
 	struct prof total_prof, longest_prof;
 	struct call_prof rest_calls, longest_calls; /* together: all; rest alone where chunks wait for others */
 	bool has_waits;
@@ -131,6 +133,7 @@ struct share {
 	bool is_open, in_chunk;
 	uint32_t index, site, site_before;
 	uint64_t start;
+	uint64_t came; /* the member's path since the loop before, when it came to this one */
 	uint64_t total, longest;
 	struct call_path calls_before;
 	struct call_prof rest_calls, longest_calls;
@@ -196,6 +199,7 @@ struct frame {
 	uint32_t alone; /* tasks that its maker executed */
 	bool is_spread; /* others executed some, too */
 	uint32_t generation, loops, doacrosses;
+	uint64_t loop_began; /* its path when the last one of the phase began */
 	/* of the thread whose work it books: */
 	uint64_t tasks; /* that it made */
 	uint64_t busy;	/* in this phase: its work, and what it was on a CPU between strands */
