@@ -4,7 +4,7 @@
  * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_conditions.c, span_semaphores.c,
  * span_futex.c, span_runtime.c) say what happens; span.c (strands and paths), span_tasks.c, span_dependences.c,
  * span_loops.c, span_doacross.c, span_holds.c (locks), span_tokens.c, span_stages.c, span_regions.c (teams and their barriers) and
- * span_phases.c compute; span_sites.c and span_chains.c say where in the code; span_record.h is what comes out.
+ * span_crews.c, span_phases.c compute; span_sites.c and span_chains.c say where in the code; span_record.h is what comes out.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
  * executes between two calls of the runtime. Each *frame* (a thread's share of a region, or a task) knows the
@@ -59,6 +59,8 @@ struct loop {
 	struct loop *next;
 	uint32_t index, site;
 	uint64_t total, longest;
+	uint32_t members; /* that were in it */
+	uint64_t before, most_before, least_before; /* by members since the loop before: the sum */
 	struct prof total_prof, longest_prof;
 	struct call_prof rest_calls, longest_calls; /* together: all; rest alone where chunks wait for others */
 	bool has_waits;
@@ -91,6 +93,7 @@ struct phase {
 
 struct frame;
 struct thread;
+struct crew;
 
 struct team {
 	struct frame *parent;		 /* that started it */
@@ -130,6 +133,7 @@ struct share {
 	bool is_open, in_chunk;
 	uint32_t index, site, site_before;
 	uint64_t start;
+	uint64_t came; /* the member's path since the loop before, when it came to this one */
 	uint64_t total, longest;
 	struct call_path calls_before;
 	struct call_prof rest_calls, longest_calls;
@@ -183,11 +187,19 @@ struct frame {
 	bool has_items;
 	uint64_t item_start;
 	struct segment *item_calls;
+	/* and that shares work out with others: see span_crews.c */
+	struct crew *crew;   /* that it is one of */
+	struct crew *made;   /* that it has made */
+	uint64_t crew_start; /* its path when it was made */
+	uint64_t crew_done;  /* what it had done when the first of them was through */
+	uint64_t began_ns, runnable_ns; /* its time on a CPU, or ready for one, then */
+	uint64_t waited_ns;		/* for locks */
 	/* of a taskloop's pattern */
 	struct thread *maker;
 	uint32_t alone; /* tasks that its maker executed */
 	bool is_spread; /* others executed some, too */
 	uint32_t generation, loops, doacrosses;
+	uint64_t loop_began; /* its path when the last one of the phase began */
 	/* of the thread whose work it books: */
 	uint64_t tasks; /* that it made */
 	uint64_t busy;	/* in this phase: its work, and what it was on a CPU between strands */
@@ -509,6 +521,26 @@ void span_begin_item(struct thread *self);
 void span_begin_items_here(struct thread *self);
 void span_end_threads(struct thread *self);
 void span_forget_threads(void);
+
+uint64_t span_done_by_crew(struct crew *crew);
+uint64_t span_length_now(struct frame *frame);
+
+/* threads that share work out themselves (span_crews.c) */
+typedef void *thread_function(void *);
+
+void span_crew_add(struct frame *maker, struct frame *frame, thread_function *function);
+void span_crew_remove(struct frame *frame);
+void span_crew_order(struct frame *frame);
+uint64_t span_crew_waits(const struct frame *frame);
+void span_crew_waited(struct frame *frame, uint64_t since_ns);
+void span_crew_begin(struct frame *frame);
+void span_crew_end(struct frame *frame);
+void span_crew_close(struct thread *self);
+void span_crew_joined(struct thread *self, struct frame *frame);
+void span_crew_leave(struct thread *self);
+void span_crew_report(struct group *group, struct frame *maker, uint64_t total);
+bool span_is_length_known(const struct frame *frame);
+void span_forget_crews(void);
 
 /* conditions (span_conditions.c) */
 void span_guard_locked(struct thread *self, pthread_mutex_t *mutex);

@@ -186,6 +186,7 @@ static void signal_guard(struct thread *self, struct guard *guard)
 		guard->turns++;
 	guard->has_signalled = true;
 	guard->signaller = self;
+	span_crew_order(self->frame);
 	span_report(&guard->signalled, self->frame);
 	spin_unlock(&guard->lock);
 }

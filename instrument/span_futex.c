@@ -149,6 +149,7 @@ static void leave_woken(struct thread *self, uintptr_t key, uint32_t woken)
 	spin_lock(&bucket->lock);
 	word = word_of(bucket, key, false);
 	if (word) {
+		span_crew_order(frame);
 		if (!word->waiting || word->is_old || word->computation != span_posix_computation() ||
 		    frame->c > word->woken.best) {
 			keep_path(&word->woken, frame);

@@ -30,5 +30,6 @@
 #include "span_tokens.c"
 #include "span_meetings.c"
 #include "span_conditions.c"
+#include "span_crews.c"
 #include "span_futex.c"
 #include "span_semaphores.c"

@@ -108,11 +108,14 @@ GIVE(__kmpc_atomic_end, (void), ATOMIC)
 	EXPORT int name parameters                                                                                    \
 	{                                                                                                             \
 		LOCK_CALL(name, parameters);                                                                          \
+		uint64_t since_ns;                                                                                    \
                                                                                                                       \
 		if (!is_inside(self))                                                                                 \
 			return call(__VA_ARGS__);                                                                     \
 		span_end_strand(self);                                                                                \
+		since_ns = span_crew_waits(self->frame);                                                              \
 		failure = call(__VA_ARGS__);                                                                          \
+		span_crew_waited(self->frame, since_ns);                                                              \
 		if (!failure)                                                                                         \
 			acquired(self, key, CALLER);                                                                  \
 		span_begin_strand(self);                                                                              \

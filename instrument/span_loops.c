@@ -15,6 +15,8 @@ void span_loop_begin(struct thread *self, uint32_t site)
 	share->is_open = true;
 	share->index = self->implicit->loops++;
 	share->site = site;
+	share->came = self->implicit->c - self->implicit->loop_began;
+	self->implicit->loop_began = self->implicit->c;
 	share->total = share->longest = 0;
 	call_prof_clear(&share->rest_calls);
 	call_prof_clear(&share->longest_calls);
@@ -153,6 +155,15 @@ static struct loop *loop_of_phase(struct phase *phase, uint32_t index, uint32_t 
 	return loop;
 }
 
+static void add_member(struct loop *loop, uint64_t came)
+{
+	if (!loop->members++ || came < loop->least_before)
+		loop->least_before = came;
+	if (came > loop->most_before)
+		loop->most_before = came;
+	loop->before += came;
+}
+
 /* The member is through with its loop, if it is in one. */
 void span_loop_end(struct thread *self)
 {
@@ -171,6 +182,7 @@ void span_loop_end(struct thread *self)
 	loop = loop_of_phase(phase, share->index, share->site);
 	if (loop) {
 		loop->total += share->total;
+		add_member(loop, share->came);
 		loop->has_waits |= share->doacross != NULL;
 		prof_union(&loop->total_prof, &share->total_prof);
 		span_calls_union(&loop->rest_calls, &share->rest_calls);
@@ -186,32 +198,50 @@ void span_loop_end(struct thread *self)
 	spin_unlock(&phase->group.lock);
 }
 
-static void add_loop_calls(struct phase *phase, struct loop *loop, bool is_uneven, uint64_t even)
+static void add_loop_calls(struct phase *phase, struct loop *loop, bool is_uneven, uint64_t length)
 {
 	if (!is_uneven) {
 		if (loop->has_waits) /* the longest is of what several executed, which are in the rest, all of them */
 			call_prof_clear(&loop->longest_calls);
 		span_calls_union(&loop->longest_calls, &loop->rest_calls);
-		span_calls_scale(&loop->longest_calls, even, loop->total);
+		span_calls_scale(&loop->longest_calls, length, loop->total);
+	} else if (length < loop->longest) {
+		span_calls_scale(&loop->longest_calls, length, loop->longest);
 	}
 	span_calls_union(&phase->loop_calls, &loop->longest_calls);
 }
 
-/* The length of a phase's loops, whose amounts join its path. Each takes at least its longest chunk and its work divided by the team: the bound of any schedule. A thread
- * that is alone because the run is serial stands for a team without limit. */
+static uint64_t without(uint64_t length, uint64_t other)
+{
+	return length > other ? length - other : 0;
+}
+
+/* Members that come to a loop early take the more of it, so it ends that much earlier after the last one has come: that
+ * one's path, which is in the phase's, is longer than theirs. */
+static uint64_t spared(const struct loop *loop, bool by_the_first)
+{
+	if (loop->has_waits || !loop->members)
+		return 0;
+	return loop->most_before - (by_the_first ? loop->least_before : loop->before / loop->members);
+}
+
+/* The length of a phase's loops, whose amounts join its path. Each takes at least its longest chunk and its work divided
+ * by the team: the bound of any schedule. A thread that is alone because the run is serial stands for a team without
+ * limit. */
 uint64_t span_loops_add(struct phase *phase, uint32_t size)
 {
 	uint64_t length = 0;
 
 	for (struct loop *loop = phase->loops; loop; loop = loop->next) {
 		uint64_t even = span_is_serial && size == 1 ? 0 : loop->total / size;
-		bool is_uneven = loop->longest > even;
+		uint64_t chunk = without(loop->longest, spared(loop, true));
+		uint64_t share = without(even, spared(loop, false));
+		bool is_uneven = chunk > share;
 		struct prof *prof = is_uneven ? &loop->longest_prof : &loop->total_prof;
 
-		if (!is_uneven)
-			prof_scale(prof, even);
-		length += is_uneven ? loop->longest : even;
-		add_loop_calls(phase, loop, is_uneven, even);
+		prof_scale(prof, is_uneven ? chunk : share);
+		length += is_uneven ? chunk : share;
+		add_loop_calls(phase, loop, is_uneven, is_uneven ? chunk : share);
 		prof_union(&phase->group.best_prof, prof);
 	}
 	return length;

@@ -58,6 +58,8 @@ enum span_flag {
 	SPAN_CALLS_FULL = 2048, /* more call sites, or more ways to them, than are told apart */
 	SPAN_TASKLOOP_ALONE = 4096, /* one thread executed all tasks of a taskloop because they are so many */
 	SPAN_OFFLOADED = 8192, /* uses target nowait: on the host the runtime executes that as tasks of its own */
+	SPAN_DEALT_OUT = 16384, /* threads shared work out themselves: who did how much is taken for chance */
+	SPAN_ELSEWHERE = 32768, /* the reader's: most of a run's CPU time was in other processes */
 };
 
 struct span_site {

@@ -169,6 +169,7 @@ void span_after_barrier(struct thread *self, uintptr_t address)
 	prof_clear(&frame->holds);
 	frame->generation++;
 	frame->loops = frame->doacrosses = 0;
+	frame->loop_began = 0;
 	frame->c_before += frame->c;
 	frame->c = 0;
 	if (UNLIKELY(span_has_calls)) {

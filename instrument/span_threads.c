@@ -122,6 +122,14 @@ static void open_account(struct thread *self, struct account *account)
 	account->self = self;
 }
 
+/* What the thread was on a CPU until now was in no code of the program. */
+static void begin_account(struct thread *self)
+{
+	spin_lock(&own->lock);
+	own->on_cpu = clock_of(&self->clock, own->thread);
+	spin_unlock(&own->lock);
+}
+
 /* In the child of a fork there is none. */
 static void close_account(void)
 {
@@ -135,8 +143,8 @@ static void close_account(void)
 	own = NULL;
 }
 
-/* What the thread has done counts now: the program may end while it waits. Its strand has ended. */
-void span_leave_account(struct thread *self)
+/* What the thread has done counts now: the program may end before it says more. Its strand has ended. */
+static void leave_account(struct thread *self)
 {
 	span_count_wait();
 	spin_lock(&threads_team.lock);
@@ -147,10 +155,19 @@ void span_leave_account(struct thread *self)
 		prof_clear(&self->implicit->holds);
 		threads_team.phases[0].called += self->implicit->called;
 		self->implicit->called = 0;
-		span_report(self->frame->group, self->frame);
+		if (span_is_length_known(self->frame))
+			span_report(self->frame->group, self->frame);
 		leave_path(self);
 	}
 	spin_unlock(&threads_team.lock);
+}
+
+/* The same of a thread that is about to wait, but to join another. */
+void span_leave_account(struct thread *self)
+{
+	span_crew_order(self->frame);
+	span_crew_leave(self);
+	leave_account(self);
 }
 
 /* Another's path may go on in this thread's. */
@@ -164,7 +181,7 @@ void span_after_wait(struct thread *self)
 void span_after_unlock(struct thread *self)
 {
 	if (own && self->total - own->total > account_cycles && self->frame->team == &threads_team)
-		span_leave_account(self);
+		leave_account(self);
 }
 
 static uint64_t since_account(struct account *account)
@@ -176,6 +193,54 @@ static uint64_t since_account(struct account *account)
 		return self->total - account->total;
 	now = clock_of(&self->clock, account->thread);
 	return now > account->on_cpu ? now - account->on_cpu : 0;
+}
+
+/* How long a thread's path is by now; 0 where that is not known. Its strand may be ending: what it was on a CPU is
+ * known, but not yet booked. */
+static uint64_t length_by(struct account *account)
+{
+	uint64_t now, length = 0;
+
+	spin_lock(&account->lock);
+	if (account->self) {
+		now = clock_of(&account->self->clock, account->thread);
+		length = account->c + (now > account->on_cpu ? now - account->on_cpu : 0);
+	}
+	spin_unlock(&account->lock);
+	return length;
+}
+
+/* What each thread of a crew has done by now, and the sum. */
+uint64_t span_done_by_crew(struct crew *crew)
+{
+	uint64_t length, sum = 0;
+
+	spin_lock(&children_lock);
+	for (struct child *child = children; child; child = child->next) {
+		if (child->frame->crew != crew)
+			continue;
+		length = length_by(&child->account);
+		child->frame->crew_done = length > child->frame->crew_start ? length - child->frame->crew_start : 0;
+		sum += child->frame->crew_done;
+	}
+	spin_unlock(&children_lock);
+	return sum;
+}
+
+/* How long the path of a thread is that makes others. */
+uint64_t span_length_now(struct frame *frame)
+{
+	uint64_t length = 0;
+
+	if (frame == threads_team.members)
+		return length_by(&first);
+	spin_lock(&children_lock);
+	for (struct child *child = children; child; child = child->next) {
+		if (child->frame == frame)
+			length = length_by(&child->account);
+	}
+	spin_unlock(&children_lock);
+	return length;
 }
 
 /* A thread runs on while the process ends: what it has done since it left its account. */
@@ -196,6 +261,9 @@ static void take_rest(struct account *account, struct frame *frame)
 			prof_add(&phase->group.best_prof, site, rest, 0);
 			span_segment_keep(&phase->group.best_calls, account->calls);
 		}
+		span_crew_report(&phase->group, frame, account->self->total);
+	} else { /* not all are reported when they are through */
+		span_report_last(&phase->group, frame);
 	}
 	spin_unlock(&account->lock);
 }
@@ -237,6 +305,7 @@ void span_forget_threads(void)
 {
 	atomic_flag_clear(&children_lock.taken);
 	atomic_flag_clear(&threads_team.lock.taken);
+	span_forget_crews();
 	children = NULL;
 	live = 0;
 	is_begun = false;
@@ -315,8 +384,10 @@ static void thread_ends(void *argument)
 	}
 	span_calls_leave(self, (struct calls_kept){{0, 0}, 0});
 	end_items(frame);
+	span_crew_leave(self);
+	span_crew_end(frame);
 	if (!atomic_load(&is_given_up))
-		span_leave_account(self);
+		leave_account(self);
 	close_account();
 	self->frame = NULL;
 	span_calls_end_thread(self);
@@ -334,7 +405,9 @@ static void *thread_body(void *argument)
 	self->context = frame->context;
 	span_count(self, frame->site);
 	open_account(self, &start.child->account);
-	span_leave_account(self);
+	leave_account(self);
+	span_crew_begin(frame);
+	begin_account(self);
 	/* pthread_exit and cancellation unwind through here */
 	pthread_cleanup_push(thread_ends, frame);
 	span_begin_strand(self);
@@ -354,6 +427,27 @@ static struct frame *new_thread_frame(struct thread *self, uintptr_t address)
 	frame->context = self->context;
 	frame->site = span_site(SPAN_THREAD, address, 0);
 	return frame;
+}
+
+/* Before it is made: it may do much before who made it goes on. */
+static void keep_child(struct child *child)
+{
+	spin_lock(&children_lock);
+	child->next = children;
+	children = child;
+	spin_unlock(&children_lock);
+}
+
+static void forget_child(struct child *child)
+{
+	struct child **at = &children;
+
+	spin_lock(&children_lock);
+	while (*at != child)
+		at = &(*at)->next;
+	*at = child->next;
+	spin_unlock(&children_lock);
+	free(child);
 }
 
 typedef int create_call(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
@@ -382,17 +476,18 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 		begin_phase(self, caller);
 	*child = (struct child){.frame = new_thread_frame(self, caller)};
 	*start = (struct start){body, argument, child};
+	span_crew_add(self->frame, child->frame, body);
+	keep_child(child);
 	failure = call(thread, attributes, thread_body, start);
 	if (failure) {
+		span_crew_remove(child->frame);
 		free(start);
-		free(child);
+		forget_child(child);
 		if (!live)
 			end_phase(self, caller);
 	} else {
 		spin_lock(&children_lock);
 		child->thread = *thread;
-		child->next = children;
-		children = child;
 		live++;
 		if (threads_team.at_once < live + 1)
 			threads_team.at_once = live + 1;
@@ -433,11 +528,13 @@ EXPORT int pthread_join(pthread_t thread, void **result)
 	if (!span_is_posix(self))
 		return call(thread, result);
 	span_end_strand(self);
-	span_leave_account(self);
+	span_crew_order(self->frame);
+	span_crew_close(self);
+	leave_account(self);
 	failure = call(thread, result);
 	frame = failure ? NULL : take_child(thread, &is_last);
 	if (frame) {
-		span_take_path(self->frame, frame->c, &frame->prof, span_path_freeze(&frame->path));
+		span_crew_joined(self, frame);
 		span_release(self, frame);
 		span_after_wait(self);
 	}

@@ -70,6 +70,7 @@ void span_tokens_leave(struct tokens *tokens, struct frame *frame, uint32_t coun
 {
 	struct token *unused = NULL, *before = NULL;
 
+	span_crew_order(frame);
 	for (int i = 0; i < MAX_TOKENS; i++) {
 		struct token *token = &tokens->all[i];
 

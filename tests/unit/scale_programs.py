@@ -33,6 +33,7 @@ _INCLUDE = f"-I{source_directory()}"
 _STRICT = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror", _INCLUDE)
 _LINKED = (
     "span_conditions",
+    "span_crews",
     "span_doacross",
     "span_kmp",
     "span_left",

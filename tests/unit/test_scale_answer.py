@@ -266,3 +266,12 @@ def test_nothing_is_not_divided_by() -> None:
     assert empty.main.speedup == 1 and empty.main.lost == Lost(0, 0, 0, 0)
     assert bottleneck(empty.main) is None
     assert scale_page.page(empty).html() and scale_table.text(empty)
+
+
+def test_whether_uneven_threads_chose_their_shares_is_not_known() -> None:
+    """Threads of 10 s of work with a longest path of 3: x3.3 as it is, x10 if their shares are chance."""
+    threads = site(SiteKind.THREAD, 40, 10.0, 3.0, uneven=2.0)
+    (note,) = [one for one in scale_of(record(threads)).notes if "unequal" in one]
+    assert note.startswith("thread at solve.c:40: ") and note.endswith("up to x10")
+    even = site(SiteKind.THREAD, 40, 10.0, 1.0, uneven=0.01)
+    assert not [one for one in scale_of(record(even)).notes if "unequal" in one]

@@ -201,3 +201,43 @@ def test_what_cpps_library_calls_is_told_at_the_programs_lines(directory: Path, 
         f"critical section at {lock}",
         f"serial code between {threads} and {end}",
     }
+
+
+def test_most_time_in_other_processes_is_no_answer(
+    directory: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As of `make -j2`, or Python's multiprocessing: one of three that do as much says nothing of the whole."""
+    one = f"{program('span_forms', directory)} triangle 20000000"
+    assert main(["scale", "-q", "--threads", "2", "--", "sh", "-c", f"{one} & {one} & {one}; wait"]) == 0
+    assert "nothing can be said of how it scales: most of its CPU time was in other" in capfd.readouterr().out
+    assert main(["scale", "-q", "--threads", "2", "--", "sh", "-c", f"{one}; true"]) == 0
+    assert "at best x" in capfd.readouterr().out
+
+
+KILLED = """
+#include <signal.h>
+#include <unistd.h>
+
+extern void parprof_span_work(unsigned long units) __attribute__((weak));
+
+int main(void)
+{
+	if (parprof_span_work)
+		parprof_span_work(1000);
+	#pragma omp parallel
+	kill(getpid(), SIGKILL);
+}
+"""
+
+
+@pytest.mark.parametrize("form", ["{}", "{}; true"])
+def test_a_program_that_is_killed_is_told_as_that(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], form: str
+) -> None:
+    """Also below a shell, which has more to do itself."""
+    output = tmp_path / "killed"
+    command = ["gcc", "-fopenmp", "-x", "c", "-", "-o", str(output)]
+    subprocess.run(command, input=KILLED.encode(), check=True, timeout=120)
+    main(["scale", "-q", "--threads", "2", "--", "sh", "-c", form.format(output)])
+    said = capfd.readouterr().out
+    assert "scale: nothing can be said of how it scales: it was killed" in said and "note: partial: " in said

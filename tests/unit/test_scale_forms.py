@@ -65,6 +65,15 @@ def test_a_dynamic_loop_takes_its_longest_chunk_or_its_even_share(run: Run, thre
     assert loop.count == n
 
 
+@pytest.mark.parametrize("threads", [2, 8, 64])
+def test_who_comes_late_to_a_dynamic_loop_takes_less_of_it(run: Run, threads: int) -> None:
+    """As after a single nowait of 100 n: the loop of 720 n does not begin after it, but beside it."""
+    n = 1000
+    record = run(threads, "span_forms", "nowait", str(n))
+    assert ns(record.work_s) == 820 * n
+    assert ns(record.bound_s) == pytest.approx(max(820 * n / threads, 100 * n), abs=threads)
+
+
 def test_a_guided_loop(run: Run) -> None:
     """Whoever takes the first chunks, no chunk is longer than its share when all share evenly."""
     record = run(8, "span_forms", "guided", "4000")

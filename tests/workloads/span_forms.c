@@ -78,6 +78,19 @@ static void large_chunk(long n)
 		printf("cpu %.9f wall %.9f\n", cpu, wall);
 }
 
+/* One member has 100 n to do alone first, while the others begin with a loop of 720 n: 20 n are one chunk. */
+static void nowait(long n)
+{
+#pragma omp parallel
+	{
+#pragma omp single nowait
+		work(100 * n);
+#pragma omp for schedule(dynamic, 1)
+		for (long i = 0; i < 7 * n; i++)
+			work(i ? 100 : 20 * n + 100);
+	}
+}
+
 static void guided(long n)
 {
 #pragma omp parallel for schedule(guided)
@@ -397,7 +410,7 @@ static const struct {
 	const char *name;
 	void (*run)(long);
 } forms[] = {
-	{"triangle", triangle},	  {"large_chunk", large_chunk}, {"guided", guided},	  {"critical", critical},
+	{"triangle", triangle},	  {"large_chunk", large_chunk}, {"guided", guided},	  {"nowait", nowait},	  {"critical", critical},
 	{"wavefront", wavefront}, {"pipeline", pipeline},	{"fib", call_fib},	  {"multiply", call_multiply},
 	{"quicksort", quicksort}, {"sections", sections},	{"taskloop", taskloop},	  {"nested", nested},
 	{"ordered", ordered},	  {"exits", exits},		{"waits", waits},	  {"procs", procs},

@@ -8,8 +8,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from parprof.causes.ownership import Ownership
@@ -24,7 +25,7 @@ from parprof.model import Frame
 from parprof.scale.calls import addresses_of
 from parprof.scale.model import Prediction, Scale, notes_of, predict, predict_serial
 from parprof.scale.own_code import own_frames
-from parprof.scale.record import Address, SpanRecord, read_record
+from parprof.scale.record import Address, Flag, SpanRecord, read_record
 from parprof.symbols import Symbolizer
 
 DEFAULT_THREADS = (2, 4, 8, 16, 64)
@@ -191,12 +192,32 @@ def _run(command: Sequence[str], variables: dict[str, str], interrupt: Interrupt
 
 
 def best_record(directory: str) -> SpanRecord | None:
-    """Of all processes of a run, the one with regions that did most work; None if there is no record at all."""
+    """Of all processes of a run, the one with regions that did most work; None if there is no record at all.
+
+    If none has regions, one that was killed counts first: it may have been in its first. The record says if the others
+    took more time together.
+    """
     found: list[SpanRecord] = []
     for path in sorted(Path(directory).glob("*.span"))[:_MAX_RECORDS]:
         with suppress(ProfileFormatError, OSError):
             found.append(read_record(os.fspath(path)))
-    return max(found, key=lambda record: (record.regions > 0, record.work_s), default=None)
+    ended = {record.pid for record in found if record.flags & Flag.CLOSED}
+    best = max(found, key=lambda record: _rank(record, ended), default=None)
+    if best is None or not best.flags & Flag.CLOSED:
+        return best
+    others_s = sum(_used_s(record) for record in found if record is not best)
+    return replace(best, flags=best.flags | Flag.ELSEWHERE) if others_s > _used_s(best) else best
+
+
+def _used_s(record: SpanRecord) -> float:
+    """CPU time; of one that was killed, what it did at least."""
+    return max(record.cpu_s, record.work_s)
+
+
+def _rank(record: SpanRecord, ended: Set[int]) -> tuple[bool, bool, float]:
+    """``ended``: these did so by themselves, and what they were before an exec left a record that is open, too."""
+    was_killed = record.pid not in ended and not record.flags & Flag.FORKED and record.work_s > 0
+    return record.regions > 0, was_killed, record.work_s
 
 
 def named(

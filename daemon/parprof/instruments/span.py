@@ -20,6 +20,7 @@ LIBRARY = Library(
         "span_clock.c",
         "span_clock.h",
         "span_conditions.c",
+        "span_crews.c",
         "span_dependences.c",
         "span_doacross.c",
         "span_futex.c",

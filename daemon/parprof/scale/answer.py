@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parprof.scale.model import Prediction, Scale, ScaleSite, function_of
-from parprof.scale.record import SiteKind
+from parprof.scale.record import Flag, SiteKind
 
 _MOSTLY_UNSEEN = 0.5
 _FEW = 0.01
@@ -39,6 +39,17 @@ def sentence(scale: Scale) -> str:
         return _serial_sentence(main)
     begin = f"on {main.threads} cores at best {factor(main.speedup)}"
     site = bottleneck(main)
+    if main.flags & Flag.ELSEWHERE:
+        return (
+            "nothing can be said of how it scales: most of its CPU time was in other processes than the one that did "
+            "most work, and what these do beside each other is not followed; run the one that matters by itself "
+            "(parprof scale -- PROGRAM), or see `parprof record`, which has them all"
+        )
+    if main.is_partial and main.widest_team == 0:
+        return (
+            "nothing can be said of how it scales: it was killed, or left by _exit, before a region, or all of its "
+            "threads, were over"
+        )
     if _is_blind(main):
         return (
             f"nothing can be said of how it scales: {main.lost.runtime:.0%} of its CPU time was in threads that cannot "

@@ -18,6 +18,7 @@ from parprof.values import dataclass
 _MAX_NAME = 40
 _OUTLINED = re.compile(r"\._omp_fn|\.omp[._]")
 _UNSEEN_SHARE = 0.2
+_NOTABLE = 0.1
 ResolveAddress = Callable[[Address], Frames]
 """The frames at the call before an address: the innermost inlined function or loop first."""
 
@@ -346,6 +347,7 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
         notes.append(
             "threads: a condition (channel, latch, ...) orders them only where one of them slept for it in these runs"
         )
+    notes.extend(_uneven_threads(predictions[-1:]))
     if flags & Flag.CALLS and not any(one.calls for one in predictions[-1:]):
         notes.append("call sites are missing: they are written when the program ends, and it was killed")
     for flag, text in _FLAG_NOTES.items():
@@ -354,12 +356,25 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
     return notes
 
 
+def _uneven_threads(predictions: Sequence[Prediction]) -> list[str]:
+    """The range, where nothing tells whether the threads' shares are the program's choice."""
+    return [
+        f"{site.label}: its unequal shares are taken for the program's choice; if the threads take what comes next "
+        f"(from a queue), they are chance, and at best is up to x{site.speedup_if_fixed:.3g}"
+        for prediction in predictions
+        for site in prediction.sites
+        if site.kind == SiteKind.THREAD and site.uneven_s > _NOTABLE * prediction.bound_s
+    ]
+
+
 _FLAG_NOTES = {
     Flag.NO_RSEQ: "no rseq here (glibc 2.35, x86-64): time is by system calls, which cost more",
     Flag.WAITS_LOST: "loops with ordered(n): some of their waits, for iterations far back, are not modelled",
     Flag.FOREIGN: "threads other than the first began regions: they are taken as one after the other",
     Flag.DETACHED: "detached tasks: what their events wait for is not modelled",
     Flag.OFFLOADED: "target nowait: what it offloads runs on the host as tasks that are not followed",
+    Flag.DEALT_OUT: "threads that were through at the same time, whatever each had done, are taken to share their "
+    "work out themselves (by a counter): who did how much is chance, and all have the mean",
     Flag.TASKLOOP_ALONE: "a taskloop of more than 64 tasks a thread: libgomp executes all of it in one thread; "
     "at best is what fewer tasks could reach (num_tasks, grainsize)",
     Flag.CALLS_FULL: "more call sites, or ways to them, than are told apart: the rest is in `other call sites`",

@@ -69,6 +69,9 @@ class Flag(IntFlag):
     CALLS_FULL = 2048
     TASKLOOP_ALONE = 4096
     OFFLOADED = 8192
+    DEALT_OUT = 16384
+    ELSEWHERE = 32768
+    """The reader's: most of the run's CPU time was in other processes."""
 
 
 @dataclass(frozen=True, slots=True)
