@@ -28,6 +28,8 @@ ALGORITHMS: dict[str, tuple[str, Callable[[int], float]]] = {
     "merge sort": ("n log n", merges),
     "insertion sort": ("n^2", lambda n: 8 + 6 * n + n * n // 4 * 3),
     "pairs": ("n^2", lambda n: n * (n - 1) // 2 + 3),
+    "sorting in a loop": ("n^2 log n", lambda n: 40 + n * merges(n)),
+    "pairs by a search": ("n^2 log n", lambda n: 100 + 20 * n + n * n * math.ceil(math.log2(n))),
     "cube": ("n^3", lambda n: n**3 + 2 * n * n + 10),
     "linear with cells that cost nothing": ("n", lambda n: 7 * (n - 4)),
     "merge sort of copies": ("n log n", lambda n: merges(n) + 4 * n + 30),
@@ -47,7 +49,9 @@ def test_algorithms_get_their_law(name: str) -> None:
     assert found.n_sizes == len(SIZES) and (found.smallest, found.largest) == (10, 1000)
 
 
-@pytest.mark.parametrize("name", ["linear scan", "merge sort", "insertion sort", "binary search"])
+@pytest.mark.parametrize(
+    "name", ["linear scan", "merge sort", "insertion sort", "binary search", "pairs", "sorting in a loop", "cube"]
+)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_little_noise_does_not_change_it(name: str, seed: int) -> None:
     chance = random.Random(seed)

@@ -1,13 +1,16 @@
 """Which law a routine's cost follows as its input grows, as far as its points tell.
 
-The laws are tried from the simplest on: constant, log n, n, n log n, n^2, n^3, and last any power of n. A law may have
-the lower ones as terms beside its own (n^2 has n and a constant). None is negative but the constant, a little: some
-cells that each activation reads have nothing to do with its cost. The fit is by least squares of *relative* errors,
-because costs span decades. The simplest law whose error is about that of the best is taken. There is no claim from few
-sizes, from sizes that hardly differ, or from costs that the size does not explain.
+The laws are tried from the simplest on: constant, log n, n, n log n, n^2, n^2 log n, n^3, and last any power of n. A
+law may have the lower ones as terms beside its own (n^2 has n and a constant). None is negative but the constant, a
+little: some cells that each activation reads have nothing to do with its cost. The fit is by least squares of
+*relative* errors, because costs span decades. The simplest law whose error is about that of the best is taken. There is
+no claim from few sizes, from sizes that hardly differ, or from costs that the size does not explain.
 
 Where none of them fits, it may be that each call reads something however little it has to do (a statement, a header),
 and then works on the rest: the larger half of the sizes is tried with laws of what is beyond such a fixed part.
+
+A routine may do more than one thing with inputs of about one size: an interpreter joins tables or reads them, a lookup
+finds its key at once or not. Then no law has the mean, and the worst costs may have one.
 """
 
 from __future__ import annotations
@@ -83,6 +86,10 @@ def _square(n: float) -> float:
     return n * n
 
 
+def _square_log(n: float) -> float:
+    return n * n * math.log2(n + 1)
+
+
 def _cube(n: float) -> float:
     return n**3
 
@@ -93,6 +100,7 @@ LAWS: tuple[tuple[str, Terms], ...] = (
     ("n", (_one, _linear)),
     ("n log n", (_one, _linear, _n_log)),
     ("n^2", (_one, _linear, _square)),
+    ("n^2 log n", (_one, _linear, _square_log)),
     ("n^3", (_one, _square, _cube)),
 )
 
@@ -347,12 +355,17 @@ def _choose(sizes: Sequence[Size]) -> _Candidate:
     def items_log(n: float) -> float:
         return n * log_of_items(n)
 
+    def items_square_log(n: float) -> float:
+        return n * n * log_of_items(n)
+
     laws = (
         *LAWS[:2],
         ("log n", (_one, log_of_items)),
         *LAWS[2:4],
         ("n log n", (_one, _linear, items_log)),
-        *LAWS[4:],
+        *LAWS[4:6],
+        ("n^2 log n", (_one, _linear, items_square_log)),
+        *LAWS[6:],
     )
     candidates = [_fitted(name, terms, sizes) for name, terms in laws]
     if candidates[0].error <= _CONSTANT_SPREAD:
