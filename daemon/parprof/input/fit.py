@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -60,6 +61,10 @@ _MAX_ERROR_BEYOND, _MIN_R2_BEYOND = 0.15, 0.99
 _MIN_R2_EXPONENTIAL = 0.995
 _MIN_STEEPNESS = 50.0
 """The cost at the largest size over that at the smallest, at least, of an exponential growth."""
+
+_MIN_SIZES_AT_WORST, _MIN_R2_AT_WORST, _MAX_ERROR_AT_WORST = 6, 0.99, 0.15
+_DEAR_AT_WORST = 0.5
+"""The part of a routine's cost that calls with the sizes of its worst costs have, at least: else they are accidents."""
 
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
@@ -110,7 +115,9 @@ class Size(NamedTuple):
 
     n: float
     cost: float
+    """The mean one."""
     calls: int = 1
+    worst: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,8 @@ class Fit:
     """Cells that each call reads whatever its size is: the law is of what is beyond them."""
     factor: float = 0.0
     """By how many times the cost grows with each cell, where it grows exponentially."""
+    at_worst: bool = False
+    """The law is of the worst costs: others of calls with as much input are below it."""
 
     @property
     def is_found(self) -> bool:
@@ -166,9 +175,37 @@ def fit(sizes: Sequence[Size]) -> Fit:
         larger = _beyond_a_fixed_part(known[len(known) // 2 :])
         if larger.is_found:
             return larger
+    if found.reason == NOISY:
+        worst = _at_worst(known)
+        if worst is not None:
+            return worst
     if found.reason in (NOISY, ALIKE):
         return _exponential(known) or found
     return found
+
+
+def _at_worst(known: Sequence[Size]) -> Fit | None:
+    """The law of the sizes that no smaller one is as dear as; None if there is none, or they are a minor matter.
+
+    That of the largest alone, too: what is done with small inputs may be the other thing that the routine does.
+    """
+    worst: list[Size] = []
+    for size in known:
+        if not worst or size.worst > worst[-1].worst:
+            worst.append(size)
+    if _cost(worst[-_MIN_SIZES_AT_WORST:]) < _DEAR_AT_WORST * _cost(known):
+        return None
+    costs = [Size(size.n, size.worst) for size in worst]
+    larger = costs[len(costs) // 2 :], costs[-_MIN_SIZES_AT_WORST:]
+    for law in (_fit(costs), *map(_beyond_a_fixed_part, larger)):
+        is_good = law.r2 >= _MIN_R2_AT_WORST and law.error <= _MAX_ERROR_AT_WORST
+        if law.is_found and is_good and law.n_sizes >= _MIN_SIZES_AT_WORST:
+            return replace(law, at_worst=True)
+    return None
+
+
+def _cost(sizes: Sequence[Size]) -> float:
+    return sum(size.cost * size.calls for size in sizes)
 
 
 def _beyond_a_fixed_part(known: Sequence[Size]) -> Fit:
