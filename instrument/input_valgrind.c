@@ -66,6 +66,7 @@ enum kind { ANYBODY, LIBC, HIDDEN };
 static struct input_thread *by_tid[THREADS];
 static struct input_thread *current; /* that of the thread that runs */
 static ULong blocks;                 /* its count, while it runs */
+static Bool has_signal[THREADS];     /* a handler is what it goes on with */
 static HChar file_path[PATH_BYTES];
 
 static void *map_memory(uint64_t bytes)
@@ -228,6 +229,12 @@ static VG_REGPARM(2) void on_call(Addr target, Addr stack)
     input_push(thread, target, stack, is_hidden_from(known_kind(target), &thread->frames[thread->depth]));
 }
 
+/* The kernel calls a signal's handler; no instruction of the program's does. */
+static void enter_handler(struct input_thread *thread, Addr handler, Addr stack)
+{
+    input_push(thread, handler, stack, is_hidden_from(known_kind(handler), &thread->frames[thread->depth]));
+}
+
 /* A routine ends with a jump to another, which then has its return address. What is hidden is so however it is reached:
  * operator delete leads to free() like that. */
 static void hide_rest(struct input_thread *thread, Addr target)
@@ -347,7 +354,7 @@ static void after_system_call(ThreadId tid, UInt number, UWord *arguments, UInt 
     }
 }
 
-/* ---- threads, and the process's life ---- */
+/* ---- threads, signals, and the process's life ---- */
 
 static void start_thread(ThreadId tid)
 {
@@ -371,6 +378,18 @@ static void on_switch(ThreadId tid, ULong done)
         start_thread(tid);
     current = by_tid[tid];
     blocks = current->blocks;
+    if (INPUT_UNLIKELY(has_signal[tid])) {
+        has_signal[tid] = False;
+        enter_handler(current, VG_(get_IP)(tid), VG_(get_SP)(tid));
+    }
+}
+
+/* Its frame is made after this, so that it is entered where the thread goes on. */
+static void before_signal(ThreadId tid, Int number, Bool is_on_other_stack)
+{
+    (void)number, (void)is_on_other_stack;
+    if (tid < THREADS)
+        has_signal[tid] = True;
 }
 
 static void on_stop(ThreadId tid, ULong done)
@@ -492,6 +511,7 @@ static void declare(void)
     VG_(track_start_client_code)(on_switch);
     VG_(track_stop_client_code)(on_stop);
     VG_(track_pre_thread_ll_exit)(on_thread_end);
+    VG_(track_pre_deliver_signal)(before_signal);
     VG_(track_pre_mem_read)(on_kernel_read);
     VG_(track_post_mem_write)(on_kernel_write);
     VG_(track_new_mem_mmap)(on_map);

@@ -18,7 +18,7 @@ from parprof.errors import ProfileFormatError, UsageError
 from parprof.input import page, saved, terminal
 from parprof.input.answer import advice, coverage, forecast, hurts_first, lines
 from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName
-from test_input_fit import JOINS
+from test_input_fit import JOINS, STATEMENTS
 
 SIZES = (10, 20, 40, 80, 160, 320, 640)
 
@@ -184,6 +184,81 @@ def test_where_something_else_decides_no_other_inputs_are_asked_for() -> None:
         "how sieve grows (91 % of the cost) is not known: calls with inputs of one size cost up to"
         in advice(lines(profile))
     )
+
+
+def statements() -> InputProfile:
+    """sqlite3's, as under Valgrind: what ends the making of each statement has a steep law of its own."""
+    profile = InputProfile("sqlite3", "valgrind", BLOCKS)
+    for n, cost, calls in STATEMENTS:
+        profile.routine(RoutineName("sqlite3VdbeExec")).add(
+            Point(n, n, calls, n * calls, n * calls, 0, 0, cost * calls, cost, cost * calls)
+        )
+    ends = (
+        (1, 3),
+        (5, 22),
+        (28, 60),
+        (33, 90),
+        (45, 180),
+        (58, 300),
+        (64, 420),
+        (70, 520),
+        (77, 650),
+        (83, 800),
+    )
+    for n, cost in ends:
+        cost *= 60
+        profile.routine(RoutineName("sqlite3FinishCoding")).add(
+            Point(n, n, 1, n, n, 0, 0, cost, cost, cost // 9)
+        )
+    return profile
+
+
+def test_the_interpreters_loop_is_named_for_the_join_that_it_does() -> None:
+    """It was what ends the making of statements, 1 % of the cost with all that it calls: "n^2, 89 x as long"."""
+    profile = statements()
+    found = lines(profile)
+    text = advice(found)
+    assert re.match(
+        r"sqlite3VdbeExec grows at worst as n\^2 beyond the (1[89]|20)\d cells that each call reads \(6", text
+    )
+    assert "10 x the input will take 100 x as long" in text
+    assert [one.line.routine.identity.name for one in forecast(found, 1)] == ["sqlite3VdbeExec"]
+    html = page.make(profile, found).html()
+    assert "grows at worst as n^2" in html and html.index("sqlite3VdbeExec</h2>") < html.index("Coding</h2>")
+    assert "n^2 at worst" in "\n".join(terminal.table(found))
+    assert terminal.plot(found[0], BLOCKS)[0].startswith("sqlite3VdbeExec: at worst n^2 beyond")
+    fits = {one["name"]: one["fit"] for one in saved.as_json(profile)["routines"]}
+    assert fits["sqlite3VdbeExec"]["at_worst"] is True
+
+
+def test_a_steep_one_that_spends_little_in_what_it_calls_is_no_advice() -> None:
+    profile = make(caller=(0.01, 2), scan=(100, 0))
+    for point in profile.routine(RoutineName("caller", "book", "/src/book.c", 90)).points.values():
+        point.cost_sum, point.cost_max = point.trms**2 // 4, point.trms**2
+        point.self_cost = 0
+    for _ in range(9):
+        profile.routine(RoutineName("once")).add(Point(9, 9, 1, 9, 9, 0, 0, 900_000, 900_000, 900_000))
+    text = advice(lines(profile))
+    assert "caller" not in text.split(";")[0] and text.startswith("no law: once costs most")
+
+
+def test_many_steps_are_the_doing_of_who_makes_them() -> None:
+    """perl's: 1.7 million calls of pp_multiconcat, each as dear as the other, of one runops."""
+    profile = InputProfile("perl", "valgrind", BLOCKS)
+    for name, each in (("pp_multiconcat", 36), ("pp_iter", 20), ("sv_eq", 14)):
+        for n in (25, 27, 34):
+            cost = each * 500_000
+            profile.routine(RoutineName(name)).add(Point(n, n, 500_000, 0, 0, 0, 0, cost, 3 * each, cost))
+    loop = profile.routine(RoutineName("runops"))
+    loop.add(Point(856, 856, 1, 856, 856, 0, 0, 120_000_000, 120_000_000, 15_000_000))
+    profile.routine(RoutineName("main")).add(
+        Point(2000, 2000, 1, 2000, 2000, 0, 0, 120_000_100, 120_000_100, 100)
+    )
+    text = advice(lines(profile))
+    assert text.startswith(
+        "no law: most is spent in runops and what it calls (100 %), but its inputs tell no growth (1"
+    )
+    assert "pp_multiconcat" not in text
 
 
 def test_what_grows_exponentially_is_named_first() -> None:

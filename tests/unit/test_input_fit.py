@@ -28,6 +28,8 @@ ALGORITHMS: dict[str, tuple[str, Callable[[int], float]]] = {
     "merge sort": ("n log n", merges),
     "insertion sort": ("n^2", lambda n: 8 + 6 * n + n * n // 4 * 3),
     "pairs": ("n^2", lambda n: n * (n - 1) // 2 + 3),
+    "sorting in a loop": ("n^2 log n", lambda n: 40 + n * merges(n)),
+    "pairs by a search": ("n^2 log n", lambda n: 100 + 20 * n + n * n * math.ceil(math.log2(n))),
     "cube": ("n^3", lambda n: n**3 + 2 * n * n + 10),
     "linear with cells that cost nothing": ("n", lambda n: 7 * (n - 4)),
     "merge sort of copies": ("n log n", lambda n: merges(n) + 4 * n + 30),
@@ -47,7 +49,10 @@ def test_algorithms_get_their_law(name: str) -> None:
     assert found.n_sizes == len(SIZES) and (found.smallest, found.largest) == (10, 1000)
 
 
-@pytest.mark.parametrize("name", ["linear scan", "merge sort", "insertion sort", "binary search"])
+@pytest.mark.parametrize(
+    "name",
+    ["linear scan", "merge sort", "insertion sort", "binary search", "pairs", "sorting in a loop", "cube"],
+)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_little_noise_does_not_change_it(name: str, seed: int) -> None:
     chance = random.Random(seed)
@@ -82,6 +87,53 @@ def test_cells_that_each_call_reads_hide_no_law() -> None:
     assert found.fixed == pytest.approx(197, abs=8)
     assert found.exponent == pytest.approx(2, abs=0.1) and found.exponent_error < 0.2
     assert found.tenfold == pytest.approx(100)
+
+
+STATEMENTS = [
+    *(
+        (45, 133, 1),
+        (91, 690, 12),
+        (118, 558, 6),
+        (162, 1187, 1),
+        (177, 1572, 2),
+        (184, 1764, 1),
+        (192, 1981, 1),
+    ),
+    *(
+        (199, 2196, 1),
+        (210, 12_140, 1),
+        (232, 44_320, 1),
+        (276, 171_080, 1),
+        (366, 674_200, 1),
+        (570, 2_684_150, 2),
+    ),
+    *((739, 4114, 1), (750, 5764, 1), (772, 9184, 1), (817, 16_024, 1), (855, 91_657, 6), (881, 27_729, 1)),
+    *((919, 29_746, 1), (1050, 10_743_700, 1), (1159, 57_376, 1), (1396, 27_790, 1), (1412, 28_315, 1)),
+    *((1427, 28_500, 1), (1449, 28_796, 1)),
+]
+"""Of sqlite3VdbeExec (3.40, Valgrind): size, mean cost and calls. It fills tables and joins them without an index."""
+
+
+def test_of_a_routine_that_does_two_things_the_worse_one_is_told() -> None:
+    found = fit([Size(n, cost, calls, cost) for n, cost, calls in STATEMENTS])
+    assert (found.model, found.at_worst, found.n_sizes, found.largest) == ("n^2", True, 6, 1050), found
+    assert found.fixed == pytest.approx(190, abs=12) and found.exponent == pytest.approx(2, abs=0.1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_worst_of_noise_gets_no_law(seed: int) -> None:
+    chance = random.Random(seed)
+    sizes = sorted({round(math.exp(chance.uniform(1, 8))) for _ in range(chance.choice([8, 20, 60, 100]))})
+    costs = [math.exp(chance.gauss(5, 1.5)) for _ in sizes]
+    assert not fit([Size(n, cost, 1, cost) for n, cost in zip(sizes, costs, strict=True)]).is_found
+
+
+def test_worst_costs_that_are_accidents_are_no_law() -> None:
+    """Tables that grow: of a thousand calls of one size one is dear, and the rest cost whatever they do."""
+    sizes = [Size(n, 40 if n % 2 else 900, 1000, 50.0 * n**2) for n in (11, 20, 45, 80, 161, 320, 641, 1280)]
+    assert fit(sizes).at_worst
+    cheap = [Size(n, 40 if n % 3 else 900, 10_000, 9000) for n in range(1300, 1320)]
+    assert not fit([*sizes, *cheap]).is_found
 
 
 @pytest.mark.parametrize("power", [1, 1.5, 2, 3])

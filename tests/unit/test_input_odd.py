@@ -201,6 +201,7 @@ def test_odd_programs_run_as_without_it(build: Any, how: str, tmp_path: Path) ->
     assert {(point["trms"], point["rms"]) for point in routine["points"]} == {(3, 3)}
     (leap,) = (one for one in found["routines"] if one["name"] == "leap")
     assert leap["calls"] == 50
+    assert [(point["trms"], point["calls"]) for point in points(found, "on_signal")] == [(1, 50)]
 
 
 LIVES = """

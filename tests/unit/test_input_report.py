@@ -11,6 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from parprof.commands.diff import DiffCommand
+from parprof.commands.merge import MergeCommand
 from parprof.commands.report import ReportCommand
 from parprof.errors import ProfileFormatError, UsageError
 from parprof.exporters import pprof
@@ -137,3 +139,23 @@ def test_its_options_are_refused_for_other_files(tmp_path: Path, option: list[st
     pprof.write(heat(), path)
     with pytest.raises(UsageError, match=f"^{option[0]} is for files of parprof input alone"):
         run(path, *option)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(
+    "command, remedy",
+    [(MergeCommand(), "add such runs up by `parprof report"), (DiffCommand(), "compare the laws")],
+)
+def test_merge_and_diff_say_what_to_do_with_it(
+    command: MergeCommand | DiffCommand, remedy: str, compressed: bool, tmp_path: Path
+) -> None:
+    """They said "not a gzipped profile, or damaged; --skip-bad leaves such files out"."""
+    path = tmp_path / "run.json.gz"
+    with path.open("wb") as file:
+        saved.write(make(), file, compressed=compressed)
+    parser = argparse.ArgumentParser()
+    command.prepare_parser(parser)
+    output = ["-o", str(tmp_path / "out.pb.gz")] if isinstance(command, MergeCommand) else []
+    with pytest.raises(UsageError, match=f"run.json.gz is what parprof input wrote: {remedy}"):
+        command.run(parser.parse_args([*output, str(path), str(path)]))
+    assert not (tmp_path / "out.pb.gz").exists()

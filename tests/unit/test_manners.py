@@ -47,6 +47,15 @@ def test_commands_that_cannot_be_run_have_the_shells_exit_codes(tmp_path: Path) 
     assert forbidden.value.exit_code == 126
 
 
+@pytest.mark.parametrize("command", ["record", "input", "calls -f main", "scale", "cc --input"])
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_of_a_command_is_told_so(command: str, name: str) -> None:
+    """As of `"$PROGRAM"` where that is not set. It was " was not found"."""
+    done = parprof(*command.split(), "--", name)
+    assert done.returncode == 127
+    assert "the name of the command is empty" in done.stderr and "was not found" not in done.stderr
+
+
 def test_a_traceback_changes_neither_the_exit_code_nor_the_last_line() -> None:
     """Where it is asked for: -v of a report is for all that it knows, and a script still wants the exit code."""
     done = parprof("-v", "input", "--", "/nonexistent/program")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 
 from parprof.errors import CommandError, UsageError
 from parprof.input import runtime as input_runtime
-from parprof.instruments import span
+from parprof.instruments import span, startable
 from parprof.instruments.toolchain import PLAIN_VARIABLE
 
 _PACKAGES = {"cc": "gcc", "c++": "g++", "clang++": "clang"}
@@ -45,8 +44,10 @@ class CcCommand:
         if not command:
             mode = "--input" if args.input else "--scale"
             raise UsageError(f"cc needs a compiler: parprof cc {mode} -- gcc -O2 -o program program.c")
-        if shutil.which(command[0]) is None:
-            raise CommandError(f"{command[0]} was not found{_package(command[0])}", is_missing=True)
+        try:
+            startable.find(command[0])
+        except CommandError as error:
+            raise CommandError(f"{error}{_package(command[0])}", is_missing=error.exit_code == 127) from None
         if os.environ.get(PLAIN_VARIABLE):  # we are CC, and what is ours is built
             os.execvp(command[0], command)
         compile_command = input_runtime.compile_command if args.input else span.compile_command

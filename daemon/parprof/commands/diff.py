@@ -16,6 +16,7 @@ from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view
 from parprof.commands import scaled
 from parprof.commands.comparable import Traits, differences
+from parprof.commands.input_views import refuse_saved
 from parprof.commands.views import add_html_option, add_row_options
 from parprof.exporters import diff_page, pprof, pprof_reader
 from parprof.exporters.screen import Screen, elided
@@ -50,6 +51,7 @@ class DiffCommand:
         """Do it. Returns the exit code."""
         if args.html:
             pprof.check_writable(args.html)
+        refuse_saved((args.a, args.b), "compare the laws that `parprof report` shows of each file")
         a, b = (pprof_reader.read_as(path, scaled.decode) for path in (args.a, args.b))
         if not isinstance(a, Profile) or not isinstance(b, Profile):
             scaled.diff(args, a, b)

@@ -11,6 +11,7 @@ from parprof.errors import UsageError
 from parprof.input import page, saved, terminal
 from parprof.input.answer import lines
 from parprof.input.model import InputProfile
+from parprof.untrusted import visible
 
 
 def add_routine_option(parser: argparse.ArgumentParser, of: str = "") -> None:
@@ -33,6 +34,17 @@ def add_earlier_option(parser: argparse.ArgumentParser, of: str = "") -> None:
         default=[],
         help=f"{of}add what an earlier run wrote with -o; may be repeated: runs with inputs of many sizes tell more",
     )
+
+
+def refuse_saved(files: Iterable[str], instead: str) -> None:
+    """Say what to do with files of `parprof input` where profiles of samples are wanted.
+
+    Raises:
+        UsageError: one of them is.
+    """
+    for path in files:
+        if saved.is_saved(path):
+            raise UsageError(f"{visible(path)} is what parprof input wrote: {instead}")
 
 
 def add_earlier(profile: InputProfile, earlier: Iterable[InputProfile]) -> None:

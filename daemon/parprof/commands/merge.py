@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from parprof.commands.comparable import Traits, differences
+from parprof.commands.input_views import refuse_saved
 from parprof.commands.views import add_loops_option
 from parprof.errors import ProfileFormatError, UsageError
 from parprof.exporters import pprof, pprof_reader
@@ -57,6 +58,8 @@ class MergeCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns the exit code."""
         _check_kept(args.output, args.files)
+        if not args.skip_bad:
+            refuse_saved(args.files, "add such runs up by `parprof report FILE --with FILE`")
         pprof.check_writable(args.output)
         merger = Merger()
         traits: list[Traits] = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from parprof import resources
 from parprof.errors import CommandError
+from parprof.instruments import startable
 
 _NOT_STARTED = 127
 
@@ -23,10 +23,7 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        if shutil.which(command[0]) is None:
-            exists = os.path.exists(command[0])
-            reason = "is not executable" if exists else "was not found"
-            raise CommandError(f"{command[0]} {reason}", is_missing=not exists)
+        startable.find(command[0])
         self.command = tuple(command)
         self._environment = {**os.environ, **(environment or {})}
         self.status: int | None = None

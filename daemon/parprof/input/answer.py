@@ -30,6 +30,13 @@ _SLOPE_BESIDE = 0.3
 """How far the law may be from that slope where the interval is narrower: laws are rounded to a few powers."""
 _WORTH_A_WORD = 10.0
 """Routines of which no growth is known and that cost more percent than so are named beside the advice."""
+_SUPERLINEAR = 30.0
+"""A law by which ten times the input takes more than so many times as long is beyond n log n: so must the slope be."""
+_STEP_CALLS, _STEP_SPREAD = 1000, 50.0
+"""A step of others' work: called so often, at least, with no call that costs more than so many times the mean, as one
+does that makes a table larger now and then."""
+_MOSTLY = 50.0
+"""Percent of all cost: most of it."""
 _VARIES = 2.0
 """The worst cost of calls with one size of input over their mean, from where something else decides."""
 _MIN_CALLS = 3
@@ -94,8 +101,10 @@ def lines(profile: InputProfile, pattern: str = "") -> list[Line]:
 
 def _line(routine: Routine, whole: int) -> Line:
     total = routine.total()
-    law = fit([Size(point.trms, point.cost_mean, point.calls) for point in routine.by_trms()])
-    rms_law = fit([Size(point.rms, point.cost_mean, point.calls) for point in routine.by_rms()])
+    law = fit([Size(point.trms, point.cost_mean, point.calls, point.cost_max) for point in routine.by_trms()])
+    rms_law = fit(
+        [Size(point.rms, point.cost_mean, point.calls, point.cost_max) for point in routine.by_rms()]
+    )
     own = _percent(total.self_cost, whole)
     inclusive = min(100.0, _percent(total.cost_sum, whole))
     return Line(routine, total, own, inclusive, law, rms_law, _worst(routine))
@@ -163,11 +172,11 @@ def full_name(identity: RoutineName) -> str:
 
 
 def hurts_first(found: list[Line]) -> Line | None:
-    """The routine that will take the largest part of the time at ten times its input; None where no law is known.
+    """The routine that will take the largest part of the time at ten times its input; None where none is known to.
 
     Its own cost grows by its law. One that grows worse than its input is named first if it then takes a considerable
     part of what the dearest one does: that will be more with each further step. A routine that spends all in what it
-    calls is named only where none does work itself.
+    calls is named only where none does work itself, and it has a considerable part of all.
     """
     known = [line for line in found if _is_sure(line)]
     if not known:
@@ -178,9 +187,10 @@ def hurts_first(found: list[Line]) -> Line | None:
     if own:
         steepest = max(own, key=_then)
         return steepest if _then(steepest) >= _CONSIDERABLE * _then(dearest) else dearest
-    if steep:
-        return max(steep, key=lambda line: line.inclusive_percent * line.law.tenfold)
-    return dearest
+    considerable = [line for line in steep if line.inclusive_percent >= _WORTH_A_WORD]
+    if considerable:
+        return max(considerable, key=lambda line: line.inclusive_percent * line.law.tenfold)
+    return dearest if _then(dearest) >= _WORTH_A_WORD else None
 
 
 def _then(line: Line) -> float:
@@ -221,6 +231,8 @@ def is_sure(law: Fit) -> bool:
 def _slope_is_known(law: Fit) -> bool:
     if law.tenfold <= _STEEP:
         return True
+    if law.tenfold > _SUPERLINEAR and law.exponent - law.exponent_error <= 1:
+        return False
     differs = abs(law.steepness - law.exponent)
     return law.exponent_error <= _SLOPE_WITHIN and differs <= max(law.exponent_error, _SLOPE_BESIDE)
 
@@ -255,57 +267,85 @@ def _explosion(line: Line) -> str:
 
 
 def _advice(found: list[Line]) -> str:
-    line = hurts_first(found)
-    if line is None and not found:
+    if not found:
         return ""
-    if line is None:
-        largest = found[0]
-        if not largest.law.is_found and _varies(largest):
-            return (
-                f"no law: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), but how it "
-                f"grows its inputs do not tell: {why_unknown(largest)}"
-            )
-        if largest.law.is_found:
-            return (
-                f"no law is sure: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), and "
-                f"{why_unknown(largest)}; run with inputs of several sizes and add the runs up (--with FILE)"
-            )
-        reason = why_unknown(largest) if largest.law.reason == NOISY else largest.law.reason
-        return (
-            f"no law: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), but its "
-            f"inputs tell no growth ({reason}); run with inputs of several sizes and add the runs up "
-            "(--with FILE)"
-        )
+    line, unknown = hurts_first(found), costly_unknown(found)
+    if line is None or (unknown and line.law.model == CONSTANT):
+        return _nothing_known(unknown or found[0])
     law, identity = line.law, line.routine.identity
     out = (
         f"{full_name(identity)} {growth(law)} ({law.n_sizes} sizes, {law.smallest:.0f} to {law.largest:.0f}): "
         f"10 x the input will take {times(law.tenfold)} as long"
     )
-    unknown = costly_unknown(found)
     if not any(_is_sure(one) and one.law.tenfold > _STEEP for one in found):
         what = "no routine whose growth is known" if unknown else "nothing"
         out = f"{what} grows worse than its input; {out}"
     kinds = [(line.thread_percent, "other threads"), (line.external_percent, "system calls")]
     parts = [f"{percent:.0f} % of its input came from {kind}" for percent, kind in kinds if percent >= 5]
     if unknown:
-        name, percent = unknown.routine.identity.name, unknown.cost_percent
-        parts.append(f"how {name} grows ({percent:.0f} % of the cost) is not known: {why_unknown(unknown)}")
+        name = unknown.routine.identity.name
+        parts.append(f"how {name} grows ({_share(unknown)}) is not known: {why_unknown(unknown)}")
     return "; ".join([out, *parts])
 
 
-def costly_unknown(found: Sequence[Line]) -> Line | None:
-    """The routine with the greatest cost of its own among those of which no law is sure; None where it is small."""
-    line = max(
-        (line for line in found if not _is_sure(line)), key=lambda line: line.cost_percent, default=None
+def _nothing_known(line: Line) -> str:
+    """Where the dearest routine has no law, and no other one grows."""
+    dear = f"{line.routine.identity.name} costs most ({line.cost_percent:.0f} %)"
+    if _spends_in_others(line):
+        dear = f"most is spent in {line.routine.identity.name} and what it calls ({line.inclusive_percent:.0f} %)"
+    if line.law.is_found:
+        return (
+            f"no law is sure: {dear}, and {why_unknown(line)}; run with inputs of several sizes and add the runs up "
+            "(--with FILE)"
+        )
+    if _varies(line):
+        return f"no law: {dear}, but how it grows its inputs do not tell: {why_unknown(line)}"
+    reason = why_unknown(line) if line.law.reason == NOISY else line.law.reason
+    return (
+        f"no law: {dear}, but its inputs tell no growth ({reason}); run with inputs of several sizes and add the runs "
+        "up (--with FILE)"
     )
-    return line if line and line.cost_percent >= _WORTH_A_WORD else None
+
+
+def _share(line: Line) -> str:
+    """Its part of the cost; where most is in what it calls, that too."""
+    if _spends_in_others(line):
+        return f"{line.inclusive_percent:.0f} % of the cost with what it calls"
+    return f"{line.cost_percent:.0f} % of the cost"
+
+
+def _spends_in_others(line: Line) -> bool:
+    return line.cost_percent < _MOSTLY <= line.inclusive_percent
+
+
+def costly_unknown(found: Sequence[Line]) -> Line | None:
+    """The routine with the greatest cost of its own among those of which no law is sure; None where it is small.
+
+    Steps say nothing of growth, it is their number that grows: where they are most of the cost, it is the routine that
+    makes them, though most is spent in what it calls.
+    """
+    unsure = [line for line in found if not _is_sure(line) and not _is_step(line)]
+    line = max(unsure, key=lambda line: line.cost_percent, default=None)
+    if line is None or line.cost_percent >= _WORTH_A_WORD:
+        return line
+    if sum(one.cost_percent for one in found if _is_step(one)) < _MOSTLY:
+        return None
+    return line if line.cost_percent >= MIN_PERCENT and line.inclusive_percent >= _MOSTLY else None
+
+
+def _is_step(line: Line) -> bool:
+    """Whether its calls are many, and each a small matter that costs about the same."""
+    if line.law.is_found and line.law.model != CONSTANT:
+        return False
+    total = line.total
+    return total.calls >= _STEP_CALLS and total.cost_max <= _STEP_SPREAD * total.cost_mean
 
 
 def growth(law: Fit) -> str:
     """How the cost grows, for people: ``grows as n^2``."""
     if law.model == CONSTANT:
         return "does not grow with its input"
-    return f"grows as {law.model}{beyond(law)}"
+    return f"grows {'at worst ' if law.at_worst else ''}as {law.model}{beyond(law)}"
 
 
 def beyond(law: Fit) -> str:

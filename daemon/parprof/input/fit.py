@@ -1,19 +1,23 @@
 """Which law a routine's cost follows as its input grows, as far as its points tell.
 
-The laws are tried from the simplest on: constant, log n, n, n log n, n^2, n^3, and last any power of n. A law may have
-the lower ones as terms beside its own (n^2 has n and a constant). None is negative but the constant, a little: some
-cells that each activation reads have nothing to do with its cost. The fit is by least squares of *relative* errors,
-because costs span decades. The simplest law whose error is about that of the best is taken. There is no claim from few
-sizes, from sizes that hardly differ, or from costs that the size does not explain.
+The laws are tried from the simplest on: constant, log n, n, n log n, n^2, n^2 log n, n^3, and last any power of n. A
+law may have the lower ones as terms beside its own (n^2 has n and a constant). None is negative but the constant, a
+little: some cells that each activation reads have nothing to do with its cost. The fit is by least squares of
+*relative* errors, because costs span decades. The simplest law whose error is about that of the best is taken. There is
+no claim from few sizes, from sizes that hardly differ, or from costs that the size does not explain.
 
 Where none of them fits, it may be that each call reads something however little it has to do (a statement, a header),
 and then works on the rest: the larger half of the sizes is tried with laws of what is beyond such a fixed part.
+
+A routine may do more than one thing with inputs of about one size: an interpreter joins tables or reads them, a lookup
+finds its key at once or not. Then no law has the mean, and the worst costs may have one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -58,6 +62,10 @@ _MIN_R2_EXPONENTIAL = 0.995
 _MIN_STEEPNESS = 50.0
 """The cost at the largest size over that at the smallest, at least, of an exponential growth."""
 
+_MIN_SIZES_AT_WORST, _MIN_R2_AT_WORST, _MAX_ERROR_AT_WORST = 6, 0.99, 0.15
+_DEAR_AT_WORST = 0.5
+"""The part of a routine's cost that calls with the sizes of its worst costs have, at least: else they are accidents."""
+
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 Terms = tuple[Callable[[float], float], ...]
@@ -83,6 +91,10 @@ def _square(n: float) -> float:
     return n * n
 
 
+def _square_log(n: float) -> float:
+    return n * n * math.log2(n + 1)
+
+
 def _cube(n: float) -> float:
     return n**3
 
@@ -93,6 +105,7 @@ LAWS: tuple[tuple[str, Terms], ...] = (
     ("n", (_one, _linear)),
     ("n log n", (_one, _linear, _n_log)),
     ("n^2", (_one, _linear, _square)),
+    ("n^2 log n", (_one, _linear, _square_log)),
     ("n^3", (_one, _square, _cube)),
 )
 
@@ -102,7 +115,9 @@ class Size(NamedTuple):
 
     n: float
     cost: float
+    """The mean one."""
     calls: int = 1
+    worst: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +147,8 @@ class Fit:
     """Cells that each call reads whatever its size is: the law is of what is beyond them."""
     factor: float = 0.0
     """By how many times the cost grows with each cell, where it grows exponentially."""
+    at_worst: bool = False
+    """The law is of the worst costs: others of calls with as much input are below it."""
 
     @property
     def is_found(self) -> bool:
@@ -158,9 +175,37 @@ def fit(sizes: Sequence[Size]) -> Fit:
         larger = _beyond_a_fixed_part(known[len(known) // 2 :])
         if larger.is_found:
             return larger
+    if found.reason == NOISY:
+        worst = _at_worst(known)
+        if worst is not None:
+            return worst
     if found.reason in (NOISY, ALIKE):
         return _exponential(known) or found
     return found
+
+
+def _at_worst(known: Sequence[Size]) -> Fit | None:
+    """The law of the sizes that no smaller one is as dear as; None if there is none, or they are a minor matter.
+
+    That of the largest alone, too: what is done with small inputs may be the other thing that the routine does.
+    """
+    worst: list[Size] = []
+    for size in known:
+        if not worst or size.worst > worst[-1].worst:
+            worst.append(size)
+    if _cost(worst[-_MIN_SIZES_AT_WORST:]) < _DEAR_AT_WORST * _cost(known):
+        return None
+    costs = [Size(size.n, size.worst) for size in worst]
+    larger = costs[len(costs) // 2 :], costs[-_MIN_SIZES_AT_WORST:]
+    for law in (_fit(costs), *map(_beyond_a_fixed_part, larger)):
+        is_good = law.r2 >= _MIN_R2_AT_WORST and law.error <= _MAX_ERROR_AT_WORST
+        if law.is_found and is_good and law.n_sizes >= _MIN_SIZES_AT_WORST:
+            return replace(law, at_worst=True)
+    return None
+
+
+def _cost(sizes: Sequence[Size]) -> float:
+    return sum(size.cost * size.calls for size in sizes)
 
 
 def _beyond_a_fixed_part(known: Sequence[Size]) -> Fit:
@@ -347,12 +392,17 @@ def _choose(sizes: Sequence[Size]) -> _Candidate:
     def items_log(n: float) -> float:
         return n * log_of_items(n)
 
+    def items_square_log(n: float) -> float:
+        return n * n * log_of_items(n)
+
     laws = (
         *LAWS[:2],
         ("log n", (_one, log_of_items)),
         *LAWS[2:4],
         ("n log n", (_one, _linear, items_log)),
-        *LAWS[4:],
+        *LAWS[4:6],
+        ("n^2 log n", (_one, _linear, items_square_log)),
+        *LAWS[6:],
     )
     candidates = [_fitted(name, terms, sizes) for name, terms in laws]
     if candidates[0].error <= _CONSTANT_SPREAD:

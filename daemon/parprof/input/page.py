@@ -186,7 +186,7 @@ def _plot(points: Sequence[Point], size: Callable[[Point], int], metric: str, un
     known = _thinned(known)
     sizes = [float(size(point)) for point in known]
     costs = [max(point.cost_mean, 1.0) for point in known] + [float(point.cost_max) for point in known]
-    ahead = [(sizes[-1], costs[len(known) - 1])] if is_sure(law) else []
+    ahead = [_end_of(known, size, law)] if is_sure(law) else []
     ahead += [(law.fixed + 10 * (n - law.fixed), cost * law.tenfold) for n, cost in ahead]
     xs = _Axis(sizes + [n for n, _ in ahead], _LEFT, _WIDTH - _RIGHT)
     costs += [cost for _, cost in ahead]
@@ -197,6 +197,12 @@ def _plot(points: Sequence[Point], size: Callable[[Point], int], metric: str, un
         f'<path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>'
         f"{_labels(xs, ys, unit, label)}{_line_ahead(ahead, xs, ys)}{''.join(_dots(known, size, xs, ys))}</svg>"
     )
+
+
+def _end_of(known: Sequence[Point], size: Callable[[Point], int], law: Fit) -> tuple[float, float]:
+    """Where what the law says begins: the largest of the sizes that it is of."""
+    last = max((point for point in known if size(point) <= law.largest), key=size, default=known[-1])
+    return float(size(last)), float(last.cost_max) if law.at_worst else max(last.cost_mean, 1.0)
 
 
 def _line_ahead(ahead: Sequence[tuple[float, float]], xs: _Axis, ys: _Axis) -> str:

@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from parprof.cache import cache_directory
-from parprof.errors import CommandError, KernelUnsupported, UsageError
+from parprof.errors import KernelUnsupported, UsageError
 from parprof.files.elf import ElfFile
 from parprof.files.elf_image import ElfError
 from parprof.instruments import startable, valgrind_tool
@@ -108,11 +107,7 @@ def plan(tool: str, command: Sequence[str], records: Path, *, contexts: bool = F
         UsageError: the program is not built for the tool.
         KernelUnsupported: the tool cannot be had.
     """
-    program = shutil.which(command[0])
-    if program is None:
-        exists = os.path.exists(command[0])
-        reason = "is not executable" if exists else "was not found"
-        raise CommandError(f"{visible(command[0])} {reason}", is_missing=not exists)
+    program = startable.find(command[0])
     hooks = _hooks(program)
     ours = {DIRECTORY_VARIABLE: os.fspath(records), **({CONTEXTS_VARIABLE: "1"} if contexts else {})}
     if tool == "auto":

@@ -108,6 +108,7 @@ def _fit(found: Fit, metric: str) -> dict[str, Any]:
     out["range"] = [found.smallest, found.largest]
     out["tenfold"] = _rounded(found.tenfold)
     out["fixed"] = _rounded(found.fixed)
+    out["at_worst"] = found.at_worst
     return out
 
 

@@ -41,7 +41,7 @@ def table(found: Sequence[Line]) -> list[str]:
     out = [" cost%  model         r2        n range     calls thread% extern%  routine"]
     for line in found:
         law = line.law
-        model = law.model or f"({law.reason})"
+        model = f"{law.model}{' at worst' if law.at_worst else ''}" if law.is_found else f"({law.reason})"
         r2 = f"{law.r2:.2f}" if law.is_found else ""
         span = f"{law.smallest:.0f}-{law.largest:.0f}" if law.largest else ""
         out.append(
@@ -94,7 +94,7 @@ def describe(law: Fit) -> str:
     """A law in words: ``n^2, r2 1.00; slope 1.98 +- 0.03 at the larger sizes``."""
     if not law.is_found:
         return f"no model ({law.reason})"
-    out = f"{law.model}{beyond(law)}, r2 {law.r2:.2f}"
+    out = f"{'at worst ' if law.at_worst else ''}{law.model}{beyond(law)}, r2 {law.r2:.2f}"
     if math.isfinite(law.exponent_error):
         out += f"; slope {law.exponent:.2f} +- {law.exponent_error:.2f} at the larger sizes"
     return out

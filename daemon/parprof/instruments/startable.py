@@ -1,11 +1,12 @@
-"""Whether a program can be started under Valgrind, which loads it in the kernel's place.
+"""Whether a program can be started: that there is one, and under Valgrind, which loads it in the kernel's place.
 
-What it says where it cannot comes among the words of its own, and with exit codes that vary.
+What Valgrind says where it cannot comes among the words of its own, and with exit codes that vary.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from contextlib import suppress
 
@@ -19,6 +20,22 @@ _MAX_SCRIPTS = 5
 _LINE_BYTES = 256
 _CLASS_32 = b"\x7fELF\1"
 _CAPABILITIES = "security.capability"
+
+
+def find(name: str) -> str:
+    """The path of the program that a command names.
+
+    Raises:
+        CommandError: there is none, or it is not executable.
+    """
+    program = shutil.which(name)
+    if program is not None:
+        return program
+    if not name.strip():
+        raise CommandError("the name of the command is empty: is a variable not set?", is_missing=True)
+    exists = os.path.exists(name)
+    reason = "is not executable" if exists else "was not found"
+    raise CommandError(f"{visible(name)} {reason}", is_missing=not exists)
 
 
 def check(program: str) -> None:
