@@ -52,6 +52,20 @@ void span_end_strand(struct thread *self)
 		span_calls_settle(self, self->frame);
 }
 
+/* The same of a strand that is none, if it is that short: the thread only waited. */
+void span_end_wait(struct thread *self, uint64_t most)
+{
+	uint64_t cycles;
+
+	if (!self->is_open)
+		return;
+	self->is_open = false;
+	cycles = clock_end(&self->clock);
+	book(self, self->frame, cycles > most ? cycles : 0);
+	if (UNLIKELY(span_has_calls))
+		span_calls_settle(self, self->frame);
+}
+
 /* A hook in a strand: what was executed counts for the call under way, and is booked elsewhere with the rest of the
  * strand: the site stays, and so does the frame. */
 static inline void pause_strand(struct thread *self)

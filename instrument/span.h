@@ -237,6 +237,7 @@ struct thread {
 	struct clock_base clock;
 	uint64_t total;	   /* of its strands that are over */
 	uint64_t unbooked; /* of the strand under way, up to the last hook: in no sum yet but those of calls */
+	uintptr_t tested; /* a lock that it did not get last */
 	uint32_t held_count;
 	struct held held[MAX_HELD];
 	struct frame *free_frames;
@@ -309,6 +310,7 @@ static inline void clear_begin(void *structure, size_t bytes)
 
 /* strands */
 void span_end_strand(struct thread *self);
+void span_end_wait(struct thread *self, uint64_t most);
 void span_pause_strand(struct thread *self);
 static inline void span_begin_strand(struct thread *self)
 {

@@ -11,6 +11,7 @@
 #define NAMELESS ((uintptr_t)1) /* the key of the one critical section without a name */
 #define ATOMIC ((uintptr_t)2)
 #define ORDERED ((uintptr_t)3)
+#define SPUN_CYCLES 1000 /* no more is between two tests of who only waits */
 
 /* A thread that holds a lock, or waits for one, only counts inside a region. */
 #define TAKE(name, kind, parameters, key, ...)                                                                        \
@@ -43,6 +44,16 @@
 		call(__VA_ARGS__);                                                                                    \
 		span_begin_strand(self);                                                                              \
 	}
+
+/* Who tests a lock in vain, and again at once, waits for it: that is no work. */
+static void end_between_tests(struct thread *self, uintptr_t lock)
+{
+	if (self->tested == lock)
+		span_end_wait(self, SPUN_CYCLES);
+	else
+		span_end_strand(self);
+}
+
 /* Returns 0 where it did not get the lock; the nesting depth, or 1, where it did. */
 #define TEST(name, kind)                                                                                              \
 	EXPORT int name(void *lock)                                                                                   \
@@ -53,8 +64,9 @@
                                                                                                                       \
 		if (!is_inside(self))                                                                                 \
 			return call(lock);                                                                            \
-		span_end_strand(self);                                                                                \
+		end_between_tests(self, (uintptr_t)lock);                                                             \
 		got = call(lock);                                                                                     \
+		self->tested = got ? 0 : (uintptr_t)lock;                                                             \
 		if (got)                                                                                              \
 			span_acquired(self, (uintptr_t)lock, kind, CALLER);                                           \
 		span_begin_strand(self);                                                                              \
@@ -112,10 +124,11 @@ GIVE(__kmpc_atomic_end, (void), ATOMIC)
                                                                                                                       \
 		if (!is_inside(self))                                                                                 \
 			return call(__VA_ARGS__);                                                                     \
-		span_end_strand(self);                                                                                \
+		end_between_tests(self, (uintptr_t)(key));                                                            \
 		since_ns = span_crew_waits(self->frame);                                                              \
 		failure = call(__VA_ARGS__);                                                                          \
 		span_crew_waited(self->frame, since_ns);                                                              \
+		self->tested = failure ? (uintptr_t)(key) : 0;                                                        \
 		if (!failure)                                                                                         \
 			acquired(self, key, CALLER);                                                                  \
 		span_begin_strand(self);                                                                              \

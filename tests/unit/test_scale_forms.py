@@ -65,6 +65,12 @@ def test_a_dynamic_loop_takes_its_longest_chunk_or_its_even_share(run: Run, thre
     assert loop.count == n
 
 
+def test_who_tests_a_lock_again_and_again_waits(run: Run) -> None:
+    """That is no work: all but what follows the last test."""
+    n = 10_000
+    assert ns(run(2, "span_forms", "tests", str(n)).work_s) == 100 * n + 1
+
+
 @pytest.mark.parametrize("threads", [2, 8, 64])
 def test_who_comes_late_to_a_dynamic_loop_takes_less_of_it(run: Run, threads: int) -> None:
     """As after a single nowait of 100 n: the loop of 720 n does not begin after it, but beside it."""

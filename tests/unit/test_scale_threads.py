@@ -29,6 +29,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("nested", 10.5, 4, 6),
         ("spins", 10.5, 4, 6),
         ("timed", 10.5, 4, 6),
+        ("tries", 6.504, 3.001, 3.001),
         # readers share it, among the eight cores
         ("reads", 10.5, 4, 6.5),
         ("turns", 6.5, 6, 6),

@@ -78,6 +78,25 @@ static void large_chunk(long n)
 		printf("cpu %.9f wall %.9f\n", cpu, wall);
 }
 
+/* Tests a lock in vain n times, with next to nothing in between, and works 100 n. */
+static void tests(long n)
+{
+	omp_lock_t lock;
+
+	omp_init_lock(&lock);
+#pragma omp parallel
+#pragma omp single
+	{
+		omp_set_lock(&lock);
+		for (long i = 0; i < n; i++) {
+			omp_test_lock(&lock);
+			work(1);
+		}
+		work(100 * n);
+		omp_unset_lock(&lock);
+	}
+}
+
 /* One member has 100 n to do alone first, while the others begin with a loop of 720 n: 20 n are one chunk. */
 static void nowait(long n)
 {
@@ -410,7 +429,7 @@ static const struct {
 	const char *name;
 	void (*run)(long);
 } forms[] = {
-	{"triangle", triangle},	  {"large_chunk", large_chunk}, {"guided", guided},	  {"nowait", nowait},	  {"critical", critical},
+	{"triangle", triangle},	  {"large_chunk", large_chunk}, {"guided", guided},	  {"nowait", nowait},	  {"tests", tests},	  {"critical", critical},
 	{"wavefront", wavefront}, {"pipeline", pipeline},	{"fib", call_fib},	  {"multiply", call_multiply},
 	{"quicksort", quicksort}, {"sections", sections},	{"taskloop", taskloop},	  {"nested", nested},
 	{"ordered", ordered},	  {"exits", exits},		{"waits", waits},	  {"procs", procs},

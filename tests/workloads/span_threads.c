@@ -82,6 +82,17 @@ static void *spins(void *number)
 	return NULL;
 }
 
+/* Tests a lock in vain, which the first thread has. */
+static void *tries(void *number)
+{
+	for (long i = 0; i < n; i++) {
+		pthread_mutex_trylock(&mutex);
+		parprof_span_work(1 + 0 * (unsigned long)number);
+	}
+	parprof_span_work((unsigned long)n);
+	return NULL;
+}
+
 static void *timed(void *number)
 {
 	struct timespec until = {.tv_sec = time(NULL) + 60};
@@ -171,6 +182,7 @@ int main(int count, char **arguments)
 		{"triangle", triangle}, {"rounds", rounds}, {"locked", locked}, {"turns", turns}, {"leaves", leaves},
 		{"ends", ends},		{"joins", joins},   {"idles", idles}, {"again", turns},
 		{"nested", nested},	{"reads", reads},   {"spins", spins},	{"timed", timed},
+		{"tries", tries},
 	};
 	void *(*body)(void *) = NULL;
 	pthread_t threads[THREADS];
@@ -184,6 +196,8 @@ int main(int count, char **arguments)
 	pthread_barrier_init(&barrier, NULL, THREADS);
 	pthread_spin_init(&spinning, PTHREAD_PROCESS_PRIVATE);
 	parprof_span_work((unsigned long)n);
+	if (body == tries)
+		pthread_mutex_lock(&mutex);
 	for (long i = 0; i < THREADS; i++) {
 		pthread_create(&threads[i], NULL, body, (void *)i);
 		if (i < THREADS - 1)
