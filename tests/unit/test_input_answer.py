@@ -210,6 +210,8 @@ def statements() -> InputProfile:
         profile.routine(RoutineName("sqlite3FinishCoding")).add(
             Point(n, n, 1, n, n, 0, 0, cost, cost, cost // 9)
         )
+    for n, cost, _ in STATEMENTS:  # all in what it calls
+        profile.routine(RoutineName("sqlite3_step")).add(Point(n, n, 1, n, n, 0, 0, cost, cost, 10))
     return profile
 
 
@@ -224,6 +226,7 @@ def test_the_interpreters_loop_is_named_for_the_join_that_it_does() -> None:
     assert "10 x the input will take 100 x as long" in text
     assert [one.line.routine.identity.name for one in forecast(found, 1)] == ["sqlite3VdbeExec"]
     html = page.make(profile, found).html()
+    assert "<td>n^2, at worst</td>" in html and "<td>0.0 %</td></tr>" not in html
     assert "grows at worst as n^2" in html and html.index("sqlite3VdbeExec</h2>") < html.index("Coding</h2>")
     assert "n^2 at worst" in "\n".join(terminal.table(found))
     assert terminal.plot(found[0], BLOCKS)[0].startswith("sqlite3VdbeExec: at worst n^2 beyond")

@@ -31,6 +31,8 @@ MAX_ROUTINES = 120
 _METRICS = {"trms": "all input (trms)", "rms": "each cell once (rms)"}
 MAX_POINTS = 400
 _FORECASTS = 6
+_LEAST_SHARE = 0.05
+"""Percent of all cost: less is shown as 0."""
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 260, 170, 46, 26, 8, 10
 _STYLE = """
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 830px), 1fr)); gap: 1rem; }
@@ -45,7 +47,8 @@ svg text { font-size: 10px; fill: var(--faint); }
 .worst { fill: none; stroke: var(--idleness); }
 .law { stroke: var(--link); fill: none; stroke-dasharray: 4 3; }
 .calls { stroke: var(--useful); stroke-width: 2; }
-.ahead td:first-child, .ahead th:first-child { text-align: left; }
+.ahead td, .ahead th { white-space: normal; }
+.ahead td:first-child, .ahead th:first-child { text-align: left; overflow-wrap: anywhere; }
 .advice { font-size: 1.1rem; margin: .6rem 0; }
 """
 _LEGEND = """<p class="faint"><b>Input</b> of a call is the memory that it, or what it calls, reads and did not write
@@ -96,9 +99,9 @@ def _in_order(found: Sequence[Line], first: Line | None) -> list[Line]:
 def _forecasts(found: Sequence[Line]) -> str:
     """What costs most when the input is ten times as large, as a table; what is dear and not known is in it."""
     rows = [
-        _row(one.line, text(one.line.law.model), times(one.line.law.tenfold), f"{one.share_percent:.1f} %")
+        _row(one.line, text(_law_of(one.line.law)), times(one.line.law.tenfold), f"{one.share_percent:.1f} %")
         for one in forecast(list(found), _FORECASTS)
-        if one.line.law.model != CONSTANT
+        if one.line.law.model != CONSTANT and one.share_percent >= _LEAST_SHARE
     ]
     explosive = grows_exponentially(found)
     if explosive:
@@ -117,6 +120,10 @@ def _forecasts(found: Sequence[Line]) -> str:
         " fits well; routines without are taken to cost what they do now. Shares are of routines' own cost, without"
         " what they call; routines whose cost does not grow with n are left out.</p>\n"
     )
+
+
+def _law_of(law: Fit) -> str:
+    return f"{law.model}, at worst" if law.at_worst else law.model
 
 
 def _row(line: Line, model: str, factor: str, share: str) -> str:
