@@ -21,7 +21,8 @@ static __always_inline void observe(struct process *p, struct thread *t, struct 
 	if (config && t->unknown == GUESSED && !t->is_main && in_unprobed(config, ip))
 		set_unknown(p, t, UNPROBED);	/* attached to: it is seen to be one of those */
 	if (config && !t->depth && (t->unknown || p->from_leaves))
-		t->base_work = !leaf_waits(config, ip, sp);
+		t->base_work = !leaf_waits(config, ip, sp) ||
+			       (!user_mode && wakes_others((struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf())));
 	else if (config && !frames_say_work(t) && runs_program(config, t, ip))
 		frame_caught(t, sp);
 	else

@@ -5,11 +5,6 @@
  * much for a process, its switches are not followed any more (see budget.bpf.c), and n_working is counted on the CPUs.
  */
 
-#define FUTEX_CALL 202
-#define FUTEX_OPERATION 127
-#define FUTEX_WAIT 0
-#define FUTEX_WAIT_BITSET 9
-
 /* Is the current thread, about to sleep, found in the runtime? */
 static __always_inline int sleeps_in_runtime(struct process_config *config)
 {
@@ -18,7 +13,7 @@ static __always_inline int sleeps_in_runtime(struct process_config *config)
 
 	bpf_probe_read_kernel(&ip, sizeof(ip), &regs->ip);
 	bpf_probe_read_kernel(&sp, sizeof(sp), &regs->sp);
-	return leaf_waits(config, ip, sp);
+	return leaf_waits(config, ip, sp) && !wakes_others(regs);
 }
 
 /* A guess for a thread that is switched out against its will or by sched_yield: what was it doing? */

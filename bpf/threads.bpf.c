@@ -3,6 +3,12 @@
  * What becomes of a thread's entry, and of the numbers of its process: the rules of thread_state.h, with the maps.
  */
 
+#define FUTEX_CALL 202
+#define FUTEX_OPERATION 127
+#define FUTEX_WAIT 0
+#define FUTEX_WAKE 1
+#define FUTEX_WAIT_BITSET 9
+
 /* The only place where n_working changes, of its process and of the scope (but for the end of a thread, the reset at exec,
  * and on_command). The thread has a CPU (`running`), waits for one (`queued`), or neither; `now` as in change_scope. */
 static __always_inline void recount_at(struct process *p, struct thread *t, u8 running, u8 queued, u64 now)
@@ -216,6 +222,18 @@ static __always_inline int leaf_waits(struct process_config *c, u64 ip, u64 sp)
 	if (bpf_probe_read_user(&caller, sizeof(caller), (void *)sp))
 		return 0;
 	return in_wait_code(c, caller);
+}
+
+/* Is the thread in the system call that wakes those who sleep, at a barrier say? It does not wait itself, though it is in the
+ * runtime's code for that: who comes last does it, and who is a team alone comes last each time. */
+static __always_inline int wakes_others(struct pt_regs *regs)
+{
+	u64 operation = FUTEX_WAIT;
+
+	if (entered_by(regs) != FUTEX_CALL)
+		return 0;
+	bpf_probe_read_kernel(&operation, sizeof(operation), &regs->si);
+	return (operation & FUTEX_OPERATION) == FUTEX_WAKE;
 }
 
 /* Is this in the page that the kernel maps for its probes? It is the last one below the stack and what else there is, of 47

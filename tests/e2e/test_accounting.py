@@ -403,3 +403,19 @@ def test_what_threads_wait_for_is_told_though_switches_were_too_dear(tmp_path: P
     assert then_s > 3 * first_s
     assert of(report, "[nobody works]", "stall_s") < 0.5 * then_s
     check_account(report)
+
+
+def test_who_wakes_the_others_at_a_barrier_does_not_wait(tmp_path: Path) -> None:
+    """A team of one comes last each time, and makes the call that wakes nobody: that is overhead, and no wait."""
+    source, program, out = tmp_path / "alone.c", tmp_path / "alone", tmp_path / "out"
+    source.write_text(
+        "#include <omp.h>\nint main(void) {\n"
+        "  for (double end = omp_get_wtime() + 1; omp_get_wtime() < end;) {\n"
+        "    for (int i = 0; i < 1000; i++) {\n#pragma omp parallel num_threads(1)\n"
+        '      { __asm__ volatile(""); }\n    } } }\n'
+    )
+    subprocess.run(["gcc", "-O2", "-g", "-fopenmp", source, "-o", program], check=True)
+    command = [*record_command(out, "--n-w-source", "memory"), str(program)]
+    assert subprocess.run(command).returncode == 0
+    totals = report_of(out)["totals"]
+    assert totals["spin_s"] < 0.3 * totals["work_s"], totals
