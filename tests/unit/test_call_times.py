@@ -177,7 +177,6 @@ def test_a_function_that_never_returns_has_no_exits(compiled: Path) -> None:
     [
         ("conditional", "a conditional jump leaves it"),
         ("single", "at one instruction"),
-        ("looped", "goes back to where it is entered"),
         ("nameless", "jumps to code without a name"),
         ("misaligned", "cannot be disassembled"),
     ],
@@ -185,6 +184,13 @@ def test_a_function_that_never_returns_has_no_exits(compiled: Path) -> None:
 def test_in_doubt_a_function_is_not_timed(assembled: Path, name: str, why: str) -> None:
     exits = exits_of(assembled, name)
     assert why in exits.untimed and not exits.vaddrs
+
+
+def test_turns_of_a_loop_to_the_entry_are_neither_timed_nor_counted(assembled: Path) -> None:
+    (routine,) = look_for(assembled, "looped").routines
+    (copy,) = routine.copies
+    assert not copy.places and "its turns look like calls" in copy.why
+    assert copy.exits.untimed and not copy.exits.vaddrs
 
 
 def test_what_is_not_timed_is_counted_where_it_would_be_without(assembled: Path) -> None:
