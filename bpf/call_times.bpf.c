@@ -10,10 +10,12 @@
  * Preemptible, as on_call; a thread's own entries are changed by that thread alone.
  */
 BPF_TABLE("hash", u32, struct call_thread, call_threads, 1);	/* by tid */
+BPF_TABLE("array", u32, struct call_thread, call_thread_template, 1);	/* zeroes: our stack has no room for them */
 BPF_TABLE("hash", u64, struct open_call, open_calls, 1);	/* by tid << 32 | depth */
 BPF_TABLE("hash", u64, u32, open_by_thread, 1);	/* how often a thread is in a routine: tid << 32 | routine */
 BPF_TABLE("array", u32, struct routine_time, routine_times, 1);
 BPF_TABLE("hash", struct call_arc, struct arc_time, arc_times, 1);
+BPF_TABLE("array", u32, struct arc_time, arc_time_template, 1);
 
 #define MOST_ENDED 64		/* open calls that one event can end; those left over end with the next */
 #define OPEN_TRIES 8
@@ -87,15 +89,21 @@ static __always_inline void add_time(struct call_time *to, struct open_call *cal
 
 static __always_inline void add_arc_time(struct open_call *call, u64 elapsed, u64 cpu)
 {
-	struct arc_time none = {}, *time;
+	struct arc_time *time, *none;
 	struct call_arc arc = {};
-	u32 concurrent = call->is_concurrent & 1;
+	u32 concurrent = call->is_concurrent & 1, zero = 0;
 
 	arc.caller = call->caller;
 	arc.site = call->site;
 	arc.epoch = call->epoch;
 	arc.image = call->image;
-	time = arc_times.lookup_or_try_init(&arc, &none);
+	time = arc_times.lookup(&arc);
+	if (!time) {
+		none = arc_time_template.lookup(&zero);
+		if (none)
+			arc_times.insert(&arc, none);
+		time = arc_times.lookup(&arc);
+	}
 	if (!time) {
 		count(LOST_CALLERS);
 		return;
@@ -177,61 +185,61 @@ static __always_inline int is_elsewhere(struct open_call *call, u64 slot)
  * `walk_frame`: the verifier looks at it once. */
 u64 end_innermost(u64 given)
 {
-	struct leaving *l = (struct leaving *)given;
-	struct call_thread *ct;
+	struct call_thread *ct = (struct call_thread *)given;
 	struct open_call *call;
-	u64 key;
-	u32 end, tid;
+	u64 key, slot;
+	u32 end;
 
-	if (!l)
-		return 0;
-	tid = l->tid;
-	ct = call_threads.lookup(&tid);
 	if (!ct || !ct->depth)
 		return 0;
-	key = (u64)tid << 32 | (ct->depth - 1);
+	key = (u64)ct->tid << 32 | (ct->depth - 1);
 	call = open_calls.lookup(&key);
 	if (!call) {	/* there was no room for it */
 		ct->depth--;
 		return 1;
 	}
-	if (call->slot > l->slot || (l->how == ENDED_UNSEEN && is_elsewhere(call, l->slot)))
+	slot = ct->leaving.slot;
+	end = ct->leaving.how;
+	if (call->slot > slot || (end == ENDED_UNSEEN && is_elsewhere(call, slot)))
 		return 0;
-	end = l->how;
-	if (end == ENDS_AT_EXIT && (call->slot != l->slot || call->routine != l->routine))
+	if (end == ENDS_AT_EXIT && (call->slot != slot || call->routine != ct->leaving.routine))
 		end = ENDED_UNSEEN;
-	end_call(ct, call, tid, end, l->now, l->cost_ns);
+	end_call(ct, call, ct->tid, end, ct->leaving.now, ct->leaving.cost_ns);
 	return end != ENDS_AT_EXIT;
 }
-static u64 (*call_end_innermost)(struct leaving *l) = (void *)SHARED_end_innermost;
+static u64 (*call_end_innermost)(struct call_thread *ct) = (void *)SHARED_end_innermost;
 
 /* Something happened in the thread with its stack as high as `slot`: ends what cannot be open any more. At an exit of a
  * routine, `routine` says of which; else it is NO_ROUTINE. */
-static __always_inline void end_calls(u32 tid, u32 how, u64 slot, u32 routine, u64 now, u64 cost_ns)
+static __always_inline void end_calls(struct call_thread *ct, u32 how, u64 slot, u32 routine, u64 now, u64 cost_ns)
 {
-	struct leaving l = {};
-
-	l.slot = slot;
-	l.now = now;
-	l.cost_ns = cost_ns;
-	l.tid = tid;
-	l.how = how;
-	l.routine = routine;
+	ct->leaving.slot = slot;
+	ct->leaving.now = now;
+	ct->leaving.cost_ns = cost_ns;
+	ct->leaving.how = how;
+	ct->leaving.routine = routine;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < MOST_ENDED; i++)
-		if (!call_end_innermost(&l))
+		if (!call_end_innermost(ct))
 			return;
 }
 
 static __always_inline struct call_thread *find_call_thread(u32 tid, u64 now)
 {
-	struct call_thread none = {}, *ct = call_threads.lookup(&tid);
+	struct call_thread *ct = call_threads.lookup(&tid), *none;
+	u32 zero = 0;
 
 	if (ct)
 		return ct;
-	none.since_ns = now;
-	call_threads.update(&tid, &none);
-	return call_threads.lookup(&tid);
+	none = call_thread_template.lookup(&zero);
+	if (!none || call_threads.update(&tid, none))
+		return 0;
+	ct = call_threads.lookup(&tid);
+	if (ct) {
+		ct->since_ns = now;
+		ct->tid = tid;
+	}
+	return ct;
 }
 
 /* The thread is in the routine once more. */
@@ -284,7 +292,7 @@ static __always_inline void begin_call(struct process *p, struct judgement *j, u
 		return;
 	}
 	if (ct->depth)
-		end_calls(tid, ENDED_UNSEEN, slot, NO_ROUTINE, entered_ns, 0);
+		end_calls(ct, ENDED_UNSEEN, slot, NO_ROUTINE, entered_ns, 0);
 	call.slot = slot;
 	call.site = cookie & CALL_SITE_MASK;
 	call.routine = routine;
@@ -319,7 +327,7 @@ static __always_inline void on_leaving(struct pt_regs *ctx, u64 cookie, struct m
 
 	if (!ct)	/* it was entered before we came */
 		return;
-	end_calls(tid, cookie & CALL_LANDS ? ENDS_AT_LANDING : ENDS_AT_EXIT, PT_REGS_SP(ctx),
+	end_calls(ct, cookie & CALL_LANDS ? ENDS_AT_LANDING : ENDS_AT_EXIT, PT_REGS_SP(ctx),
 		  cookie & CALL_LANDS ? NO_ROUTINE : cookie >> CALL_ROUTINE_SHIFT & CALL_ROUTINE_MASK, now, cost_ns);
 }
 
@@ -327,7 +335,7 @@ static __always_inline void on_leaving(struct pt_regs *ctx, u64 cookie, struct m
 static __always_inline void forget_call_thread(struct call_thread *ct, u32 tid, u64 now)
 {
 	if (ct->depth)
-		end_calls(tid, ENDED_UNSEEN, ~0ULL, NO_ROUTINE, now, 0);
+		end_calls(ct, ENDED_UNSEEN, ~0ULL, NO_ROUTINE, now, 0);
 	call_threads.delete(&tid);
 }
 

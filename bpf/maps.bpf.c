@@ -71,17 +71,6 @@ struct look {
 	u32 most;	/* there are so many */
 };
 
-/* See end_innermost. */
-struct leaving {
-	u64 slot;	/* so high is the thread's stack */
-	u64 now;
-	u64 cost_ns;	/* of our program */
-	u32 tid;
-	u32 how;	/* enum ending */
-	u32 routine;	/* at an exit of one; else NO_ROUTINE */
-	u32 reserved;
-};
-
 /* See polls.bpf.c. */
 struct poll_look {
 	u64 list;	/* of poll(); or the file that epoll_wait() waits at */
@@ -134,7 +123,6 @@ BPF_TABLE("array", u32, struct path_record, layout_path, 1);
 BPF_TABLE("array", u32, struct scope_move, layout_scope_move, 1);
 BPF_TABLE("array", u32, struct look, layout_look, 1);
 BPF_TABLE("array", u32, struct poll_look, layout_poll_look, 1);
-BPF_TABLE("array", u32, struct leaving, layout_leaving, 1);
 
 static __always_inline void count(u32 which)
 {

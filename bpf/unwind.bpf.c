@@ -339,7 +339,8 @@ u64 hash_captured(u64 given)
 	for (u32 i = 0; i < MAX_KERNEL_FRAMES; i++) {
 		u32 at = i;
 
-		if (i >= depth)
+		/* else the end is computed before, and compared in a way from which Linux 6.1's verifier learns no bound */
+		if (i >= (u32)opaque(depth))
 			break;
 		asm volatile("" : "+r"(at));	/* keeps the mask, which the verifier needs */
 		hash = mix(hash, w->record.pc[at & MAX_KERNEL_FRAMES]);

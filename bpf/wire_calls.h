@@ -126,7 +126,11 @@ struct call_thread {
 	u64 cpu_ns;		/* that it used, up to `since_ns`, since it was met */
 	u64 since_ns;
 	u32 depth;		/* its open calls */
-	u32 reserved;
+	u32 tid;
+	struct {	/* what has happened just now: see end_calls */
+		u64 slot, now, cost_ns;
+		u32 how, routine;
+	} leaving;
 };
 
 struct open_call {

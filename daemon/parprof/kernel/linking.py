@@ -32,7 +32,7 @@ SHARED_FUNCTIONS: dict[str, str] = {
     "look_at_cpu": "layout_look",
     "find_queued": "layout_look",
     "look_beside": "layout_look",
-    "end_innermost": "layout_leaving",
+    "end_innermost": "call_threads",
     "kind_polled": "layout_poll_look",
     "epoll_step": "layout_poll_look",
     "look_at_polled": "layout_poll_look",

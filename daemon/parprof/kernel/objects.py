@@ -214,7 +214,8 @@ class LoadedObject:
                 self._functions(described["functions"]),
             )
         except KernelUnsupported as error:
-            permitted = not isinstance(error.__cause__, PermissionError)
+            # EACCES is what the verifier says of a program that it does not like
+            permitted = not (isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EPERM)
             raise program_refused(error, permitted=permitted) from error
         self._loaded[name, expected_attach_type] = fd
         self.our_code.add(name, fd)
