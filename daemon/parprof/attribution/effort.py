@@ -43,6 +43,11 @@ _ADVICE = {
 }
 
 
+def lost_ns(metrics: Metrics) -> float:
+    """Core time that was no useful work: idleness, overhead, and stall. Nanoseconds."""
+    return metrics.idleness_ns + min(metrics.overhead_ns, metrics.work_ns) + metrics.stall_ns
+
+
 @dataclass(frozen=True, slots=True)
 class Effort:
     """Total effort, split into its parts. Nanoseconds."""

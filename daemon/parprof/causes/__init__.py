@@ -6,5 +6,6 @@ wrong, and `kinds` tells what that is, also from how threads wait (`waiting`). `
 others asleep, `upstream` who may keep the reader of a pipe waiting; `processes` and `interpreters` tell what is one
 process's, or in no code of the program's. `ranking` puts them together: who wants the causes of a profile asks that.
 
-Nothing is imported here: measuring takes two modules of this, and the rest waits until there is something to report.
+Nothing is imported here: measuring takes `handed` and `nameless`, and the rest waits until there is something to
+report.
 """

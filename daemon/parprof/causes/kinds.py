@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from parprof.attribution.effort import lost_ns
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting, Test
 from parprof.causes.evidence import Tally
 from parprof.causes.locks import lock, lock_diagnosis
@@ -33,7 +34,6 @@ from parprof.causes.sites import (
     alone,
     is_single,
     knows_threads,
-    lost_ns,
     share_of_first,
     unused_ns,
     workers,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from parprof.attribution.effort import lost_ns
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.shares import goes_through_threads, many_processes, shares_explain, shares_match
-from parprof.causes.sites import ALONE, LossSite, is_single, lost_ns, workers
+from parprof.causes.sites import ALONE, LossSite, is_single, workers
 from parprof.metrics import STOLEN, Metrics
 
 _CROWD = 20

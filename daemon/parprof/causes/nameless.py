@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from parprof.causes.sites import lost_ns
+from parprof.attribution.effort import lost_ns
 from parprof.files.dso import ANONYMOUS
 from parprof.model import PathSample
 

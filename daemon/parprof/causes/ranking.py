@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from parprof.attribution.effort import lost_ns
 from parprof.attribution.gain import gain_bound
 from parprof.attribution.interval import share_interval
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting, runtime_in_use
@@ -23,7 +24,6 @@ from parprof.causes.sites import (
     effort_ns,
     is_counted,
     is_single,
-    lost_ns,
     mostly_in,
     sample_ns,
     together,

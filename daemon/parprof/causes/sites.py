@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from parprof.attribution.effort import lost_ns
 from parprof.causes.evidence import Evidence, Place, Tally
 from parprof.causes.tickers import ThreadLabel
 from parprof.cct.tree import Procedure
@@ -59,11 +60,6 @@ _PLUMBING = re.compile(
 """Functions without a name that says anything."""
 _COMPREHENSION = re.compile(r"(?:\A|\.)<(?:list|dict|set)comp>\Z")
 """No functions from Python 3.12 on."""
-
-
-def lost_ns(metrics: Metrics) -> float:
-    """Core time that was no useful work: idleness, overhead, and stall."""
-    return metrics.idleness_ns + min(metrics.overhead_ns, metrics.work_ns) + metrics.stall_ns
 
 
 def unused_ns(metrics: Metrics) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from parprof.attribution.effort import lost_ns
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.barriers import is_barrier
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
@@ -11,7 +12,7 @@ from parprof.causes.evidence import Tally
 from parprof.causes.machine import BUSY_MACHINE, away_ns
 from parprof.causes.ownership import is_of_stripped
 from parprof.causes.shares import leading
-from parprof.causes.sites import LossSite, lost_ns, mostly_spins, unused_ns
+from parprof.causes.sites import LossSite, mostly_spins, unused_ns
 from parprof.causes.upstream import writer
 from parprof.causes.waiting import is_lock
 from parprof.metrics import STALL, Metrics
