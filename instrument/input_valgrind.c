@@ -220,19 +220,18 @@ static Bool is_hidden_from(enum kind kind, const struct input_frame *caller)
     return kind == HIDDEN || (kind == LIBC && caller->is_hidden);
 }
 
+static void enter(struct input_thread *thread, Addr routine, Addr stack)
+{
+    input_push(thread, routine, stack, is_hidden_from(known_kind(routine), &thread->frames[thread->depth]));
+}
+
 static VG_REGPARM(2) void on_call(Addr target, Addr stack)
 {
     struct input_thread *thread = current;
 
     thread->blocks = blocks;
     input_unwind(thread, stack + 1);
-    input_push(thread, target, stack, is_hidden_from(known_kind(target), &thread->frames[thread->depth]));
-}
-
-/* The kernel calls a signal's handler; no instruction of the program's does. */
-static void enter_handler(struct input_thread *thread, Addr handler, Addr stack)
-{
-    input_push(thread, handler, stack, is_hidden_from(known_kind(handler), &thread->frames[thread->depth]));
+    enter(thread, target, stack);
 }
 
 /* A routine ends with a jump to another, which then has its return address. What is hidden is so however it is reached:
@@ -379,8 +378,8 @@ static void on_switch(ThreadId tid, ULong done)
     current = by_tid[tid];
     blocks = current->blocks;
     if (INPUT_UNLIKELY(has_signal[tid])) {
-        has_signal[tid] = False;
-        enter_handler(current, VG_(get_IP)(tid), VG_(get_SP)(tid));
+        has_signal[tid] = False; /* the kernel has called its handler; no instruction of the program's did */
+        enter(current, VG_(get_IP)(tid), VG_(get_SP)(tid));
     }
 }
 

@@ -41,19 +41,7 @@ static void book(struct thread *self, struct frame *frame, uint64_t cycles)
 	prof_add(&self->implicit->work, frame->site, cycles, 0);
 }
 
-/* What the thread executed since the last strand began is done, and counts for its frame. */
-void span_end_strand(struct thread *self)
-{
-	if (!self->is_open)
-		return;
-	self->is_open = false;
-	book(self, self->frame, clock_end(&self->clock));
-	if (UNLIKELY(span_has_calls))
-		span_calls_settle(self, self->frame);
-}
-
-/* The same of a strand that is none, if it is that short: the thread only waited. */
-void span_end_wait(struct thread *self, uint64_t most)
+static inline void end_strand(struct thread *self, uint64_t most_waiting)
 {
 	uint64_t cycles;
 
@@ -61,9 +49,21 @@ void span_end_wait(struct thread *self, uint64_t most)
 		return;
 	self->is_open = false;
 	cycles = clock_end(&self->clock);
-	book(self, self->frame, cycles > most ? cycles : 0);
+	book(self, self->frame, cycles > most_waiting ? cycles : 0);
 	if (UNLIKELY(span_has_calls))
 		span_calls_settle(self, self->frame);
+}
+
+/* What the thread executed since the last strand began is done, and counts for its frame. */
+void span_end_strand(struct thread *self)
+{
+	end_strand(self, 0);
+}
+
+/* The same of a strand that is none, if it is that short: the thread only waited. */
+void span_end_wait(struct thread *self, uint64_t most)
+{
+	end_strand(self, most);
 }
 
 /* A hook in a strand: what was executed counts for the call under way, and is booked elsewhere with the rest of the

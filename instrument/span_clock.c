@@ -13,7 +13,7 @@ static enum span_clock clock_kind;
 static uint64_t clock_frequency = NS; /* of the cycles */
 static uint64_t clock_cost;	      /* of reading the clock, in cycles */
 
-static inline uint64_t nanoseconds(clockid_t which)
+uint64_t clock_ns(clockid_t which)
 {
 	struct timespec now;
 
@@ -87,7 +87,7 @@ static struct moment read_both(void)
 	uint64_t least = UINT64_MAX;
 
 	for (int i = 0; i < 10; i++) {
-		uint64_t before = __rdtsc(), ns = nanoseconds(CLOCK_MONOTONIC), taken = __rdtsc() - before;
+		uint64_t before = __rdtsc(), ns = clock_ns(CLOCK_MONOTONIC), taken = __rdtsc() - before;
 
 		if (taken < least) {
 			least = taken;
@@ -122,7 +122,7 @@ static uint64_t cost_of_reading(void)
 static __attribute__((noinline)) void renew_base(struct clock_base *clock)
 {
 	*rseq_field() = (uint64_t)(uintptr_t)&descriptor;
-	clock->base_ns = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+	clock->base_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	clock->base_tsc = __rdtsc();
 }
 
@@ -162,7 +162,7 @@ static __attribute__((noinline)) uint64_t length_with_switches(struct clock_base
 	double on_cpu;
 
 	clock->ended = 0;
-	clock->ended_ns = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+	clock->ended_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	on_cpu = cycles_of(clock->ended_ns - clock->base_ns) - (double)(clock->begin - clock->base_tsc);
 	clock->base_tsc = 0;
 	clock->ahead = 0;
@@ -267,7 +267,7 @@ IN_CALLERS uint64_t clock_begin(struct clock_base *clock)
 {
 	if (clock_kind == CLOCK_BY_RSEQ)
 		return begin_by_rseq(clock);
-	clock->begin = clock_kind == CLOCK_BY_TEST ? clock->ticks : nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+	clock->begin = clock_kind == CLOCK_BY_TEST ? clock->ticks : clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	return clock->ended ? clock->begin - clock->ended : 0;
 }
 
@@ -275,7 +275,7 @@ IN_CALLERS uint64_t clock_end(struct clock_base *clock)
 {
 	if (clock_kind == CLOCK_BY_RSEQ)
 		return end_by_rseq(clock);
-	clock->ended = clock_kind == CLOCK_BY_TEST ? clock->ticks : nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+	clock->ended = clock_kind == CLOCK_BY_TEST ? clock->ticks : clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	return clock->ended - clock->begin;
 }
 
@@ -295,5 +295,5 @@ uint64_t clock_of(const struct clock_base *clock, pthread_t thread)
 
 	if (clock_kind == CLOCK_BY_TEST)
 		return __atomic_load_n(&clock->ticks, __ATOMIC_RELAXED);
-	return pthread_getcpuclockid(thread, &which) ? 0 : (uint64_t)cycles_of(nanoseconds(which));
+	return pthread_getcpuclockid(thread, &which) ? 0 : (uint64_t)cycles_of(clock_ns(which));
 }

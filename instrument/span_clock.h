@@ -41,6 +41,8 @@ struct clock_pause {
 #define IN_CALLERS __attribute__((always_inline)) inline
 #endif
 
+/* One of the system's clocks, in nanoseconds. */
+uint64_t clock_ns(clockid_t which);
 /* Choose the clock; returns its cycles per second. */
 uint64_t clock_choose(enum span_clock *chosen);
 /* A strand of this thread begins: how long the thread was on a CPU since the last one ended, in cycles. */

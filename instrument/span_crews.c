@@ -59,14 +59,6 @@ static struct spin crews_lock;
 
 /* how long a thread slept */
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* This thread's time on a CPU and ready for one; 0 where that is not known. */
 static uint64_t runnable_ns(void)
 {
@@ -87,7 +79,7 @@ static uint64_t runnable_ns(void)
 
 static void take_sleep(struct crew *crew, const struct frame *frame)
 {
-	uint64_t alive = now_ns() - frame->began_ns, runnable = runnable_ns() - frame->runnable_ns;
+	uint64_t alive = clock_ns(CLOCK_MONOTONIC) - frame->began_ns, runnable = runnable_ns() - frame->runnable_ns;
 
 	crew->is_unknown |= !runnable;
 	crew->alive_ns += alive;
@@ -296,20 +288,20 @@ bool span_is_length_known(const struct frame *frame)
 /* One of them may have to wait for a lock: that is no order. */
 uint64_t span_crew_waits(const struct frame *frame)
 {
-	return frame->crew ? now_ns() : 0;
+	return frame->crew ? clock_ns(CLOCK_MONOTONIC) : 0;
 }
 
 void span_crew_waited(struct frame *frame, uint64_t since_ns)
 {
 	if (since_ns)
-		frame->waited_ns += now_ns() - since_ns;
+		frame->waited_ns += clock_ns(CLOCK_MONOTONIC) - since_ns;
 }
 
 /* The thread of one of them is about to begin. */
 void span_crew_begin(struct frame *frame)
 {
 	frame->runnable_ns = runnable_ns();
-	frame->began_ns = now_ns();
+	frame->began_ns = clock_ns(CLOCK_MONOTONIC);
 }
 
 /* One of them is through; its strand has ended. */

@@ -26,14 +26,6 @@ static char directory[256];
 static uint64_t start_cpu_ns, start_ns;
 static uint32_t threads_asked;
 
-static uint64_t clock_ns(clockid_t which)
-{
-	struct timespec now;
-
-	clock_gettime(which, &now);
-	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
-
 /* the real functions */
 
 struct library_query {
