@@ -101,7 +101,7 @@ class CallCounting(Closing):
         self._follow_image(target, target.load_map)
         found = self.finder.find(target.load_map)
         fresh = self._fresh(target, found)
-        before = Moment.now(target.pid)
+        before = Moment.now(target.pid) if self._begun is None else None
         for dso, probes in self._landing_probes(target, found):
             try:
                 self._attach(target, dso, probes)
@@ -112,7 +112,7 @@ class CallCounting(Closing):
             if placed:
                 self.sites.update((site.number, site) for site in placed)
                 self._note_replaced(target.pid, dso)
-        if self.sites and self._begun is None:
+        if self.sites and before is not None:
             self._begun = before, self.moment(target.pid)
 
     def _place(self, target: Counted, dso: Dso, sites: Sequence[CountedSite]) -> list[CountedSite]:
@@ -295,7 +295,7 @@ class CallCounting(Closing):
 
     def moment(self, pid: int) -> Moment:
         """Now."""
-        return Moment.now(pid).with_calls(*self.hits())
+        return Moment.now(pid, *self.hits())
 
     def begun(self) -> Moment:
         """When counting began: behind the first probes, or before, where most calls came while these were placed."""

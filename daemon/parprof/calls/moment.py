@@ -47,10 +47,6 @@ class Moment:
         return cpu_s * (elapsed_s - waited_s / wanted_cpus) / used_s
 
     @staticmethod
-    def now(pid: int) -> Moment:
-        """Before any call was counted."""
-        return Moment(time.monotonic(), used_cpu_s(pid), waited_for_cpu_s(pid))
-
-    def with_calls(self, cheap: int, dear: int) -> Moment:
-        """The same, with what was counted."""
-        return Moment(self.at_s, self.cpu_s, self.waited_s, cheap, dear)
+    def now(pid: int, cheap_calls: int = 0, dear_calls: int = 0) -> Moment:
+        """With what was counted by now."""
+        return Moment(time.monotonic(), used_cpu_s(pid), waited_for_cpu_s(pid), cheap_calls, dear_calls)

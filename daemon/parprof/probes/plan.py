@@ -22,7 +22,7 @@ from parprof.probes.facts_book import BOOK, file_facts
 from parprof.probes.file_facts import ProbedFunction, at_its_entry
 from parprof.probes.spin_book import SPINS
 from parprof.probes.translated import translator
-from parprof.probes.wait_code import Range, merged
+from parprof.probes.wait_code import Range, lies_in, merged
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.runtimes import Agent, agent_for_library
@@ -81,10 +81,6 @@ class Plan:
 def file_of(dso: Dso) -> str:
     """A path under which the kernel finds the very file that the target maps, replaced or unlinked or not."""
     return f"/proc/self/fd/{dso.fd()}"
-
-
-def _lies_in(address: int, ranges: Sequence[Range]) -> bool:
-    return any(start <= address < end for start, end in ranges)
 
 
 def _ranges(load_map: LoadMap, dso: Dso) -> list[Range]:
@@ -303,7 +299,7 @@ def plan_spins(plan: Plan, load_map: LoadMap, rules: SpinRules) -> None:
         for loop, name in SPINS.found(dso).items()
     ]
     # Who waits in a runtime's code its edges tell, or its leaves: samples hit such loops before it is known as one.
-    found = [one for one in found if not _lies_in(one[1][0], plan.runtime_ranges)]
+    found = [one for one in found if not lies_in(one[1][0], plan.runtime_ranges)]
     loops = [loop for _, loop, _ in found]
     out = list(dict.fromkeys([*named, *plan.unprobed_ranges, *polling, *yields, *loops]))
     pools = _pool_loops(load_map) if rules.loops else []
@@ -434,7 +430,7 @@ def _wait_code(load_map: LoadMap, runtimes: list[_Runtime], code: list[Range]) -
     for runtime in runtimes:
         bias = load_map.bias(runtime.dso)
         found = [(bias + start, bias + end) for start, end in file_facts(runtime.dso).wait_code]
-        found = [(start, end) for start, end in found if _lies_in(start, code)]
+        found = [(start, end) for start, end in found if lies_in(start, code)]
         if not found and not runtime.agent.hooks:  # whatever it does there is not the program's work
             found = _runtime_code(load_map, [runtime])
         if not found:

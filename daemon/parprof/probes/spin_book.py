@@ -14,7 +14,7 @@ from typing import Any
 from parprof.cache import DiskCache
 from parprof.files.dso import Dso, FileKey
 from parprof.probes.facts_book import BOOK, FactsBook, file_facts
-from parprof.probes.wait_code import Range
+from parprof.probes.wait_code import Range, lies_in
 from parprof.untrusted import visible
 
 FORMAT = 10
@@ -78,7 +78,7 @@ class SpinBook:
         question = dso.key, vaddr // _BLOCK
         if question in self._asked or len(self._coming) >= _MAX_UNDER_WAY:
             return
-        if any(start <= vaddr < end for start, end in (*self.loops(dso), *self._others[dso.key])):
+        if lies_in(vaddr, (*self.loops(dso), *self._others[dso.key])):
             return
         beside = self._beside[dso.key]
         if loop := next((one for one in beside if one[0] <= vaddr < one[1]), None):

@@ -23,6 +23,11 @@ _MAX_FUNCTIONS, _MAX_CODE = 1 << 16, 16 << 20
 Range = tuple[int, int]
 
 
+def lies_in(address: int, ranges: Iterable[Range]) -> bool:
+    """Whether an address is in one of these ranges [start, end)."""
+    return any(start <= address < end for start, end in ranges)
+
+
 def wait_code(elf: ElfFile) -> list[Range]:
     """ELF address ranges [start, end), at most MAX_WAIT_RANGES; none where it cannot be told.
 

@@ -35,6 +35,7 @@ from parprof.probes.plan import (
     has_runtime,
     is_static,
 )
+from parprof.probes.wait_code import lies_in
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.identity import Process, inspect, is_32_bit, open_pidfd
 from parprof.process.loadmap import DsoCache, LoadMap
@@ -500,7 +501,7 @@ class Target:
 
     def only_waits(self, address: int) -> bool:
         """Whether threads only wait for others at an address, as far as that is known by now."""
-        return any(start <= address < end for start, end in self.plan.spin_ranges)
+        return lies_in(address, self.plan.spin_ranges)
 
     def seed_threads(self) -> None:
         """Tell the programs which threads exist, with a guess at what the sleeping ones wait for."""
