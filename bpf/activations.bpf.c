@@ -65,9 +65,8 @@ u64 compare_frames(u64 given)
 		/* nothing called the outermost one */
 		frame ^= w->record.pc[outer] & -opaque(is_some(i));
 		frame = frame * 0xff51afd7ed558ccdULL ^ w->cfa[at];
-		change = i;
+		w->alike.differs |= below(i, w->alike.before) ^ 1;
 		asm volatile("%0 &= %1" : "+r"(i) : "i"(COMPARED_FRAMES - 1));
-		w->alike.differs |= below(change, w->alike.before) ^ 1;
 		change = last->frames[i] ^ frame;
 		w->alike.differs |= (change | -change) >> 63;
 		w->alike.shared += w->alike.differs ^ 1;
