@@ -70,6 +70,7 @@ bench: .venv/.dev workloads ## accuracy and overhead, minutes; results to standa
 	$(RUN)/python bench/memory.py
 	$(RUN)/python bench/report.py
 	$(RUN)/python bench/overhead.py
+	$(RUN)/python bench/interruptions.py
 	$(RUN)/python bench/agents.py
 	$(RUN)/python bench/scale.py
 	$(RUN)/python bench/scale_prediction.py
