@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from parprof.errors import KernelUnsupported
 from parprof.kernel.bpf import program_code, verified_instructions
 from parprof.kernel.objects import LoadedObject, get_object
 from parprof.logical.ourselves import is_handler
@@ -114,5 +115,22 @@ def test_we_know_where_our_programs_are() -> None:
             program, offset = loaded.our_code.find(starts[1] + 5) or (Frame("none"), 0)
             assert offset == 5 and program.name == f"bpf_prog_{tag}_{name}" and is_handler(program.name)
             assert f"{starts[0]:016x} t {program.name}\t[bpf]" in KALLSYMS.read_text()
+    finally:
+        loaded.close()
+
+
+def test_what_the_verifier_does_not_like_is_told_in_its_words() -> None:
+    """It says EACCES, which is no want of a permission. The program returns what nobody has set."""
+    refused = {
+        **PROGRAMS["on_fork"],
+        "code": base64.b64encode(struct.pack("<BBhi", EXIT, 0, 0, 0)).decode(),
+        "relocations": [],
+        "functions": [("on_fork", 0)],
+    }
+    compiled = get_object()
+    loaded = LoadedObject({**compiled, "programs": {**compiled["programs"], "on_fork": refused}}, {})
+    try:
+        with pytest.raises(KernelUnsupported, match=r"refused BPF program on_fork: .*R0 !read_ok"):
+            loaded.program("on_fork")
     finally:
         loaded.close()
