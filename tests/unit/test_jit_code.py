@@ -119,7 +119,8 @@ def test_hours_of_new_stacks_are_forgotten() -> None:
         facts = {key._replace(kernel=9999): count for key, count in drain.facts.items()}
         maker.rows(Drain(facts, drain.stacks, drain.images, drain.thread_names, drain.events, 100))
         maker.trim()
-        seen.append(places_remembered() - before)
+        if minute % 7 == 3:  # to look takes a quarter of a second
+            seen.append(places_remembered() - before)
     assert max(seen) > 2 * new, "more than a minute's"
     assert max(seen) < 8 * (used + new)
 
