@@ -17,6 +17,7 @@ from parprof.causes.machine import away_ns, machine, too_many_threads
 from parprof.causes.processes import busiest_process, in_turn, lone_process, lone_rank
 from parprof.causes.shares import (
     MOSTLY,
+    are_equal,
     comes_one_at_a_time,
     goes_through_threads,
     hides_threads,
@@ -309,9 +310,9 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
         return _one_in_the_way("thread", alone(tally.metrics, setting.cores))
     if knows_threads(tally):
         ratio = imbalance_ratio(tally, setting.cores)
-        if ratio < 1.2 or may_be_chance(tally, setting.cores, setting.total):
+        if are_equal(tally, setting.cores) or may_be_chance(tally, setting.cores, setting.total):
             return _unequal_pieces(site, setting)
-        if (few := len(workers(tally))) < setting.cores and imbalance_ratio(tally, few) < 1.2:
+        if (few := len(workers(tally))) < setting.cores and are_equal(tally, few):
             return _too_few_threads(few, setting)
         if not is_by_many(tally, setting.cores):
             shown = f", {ratio:.1f}:1" if ratio < 10 else f", {ratio:.0f}:1"

@@ -101,6 +101,11 @@ def is_mostly_one(site: LossSite, setting: Setting) -> bool:
     return share_of_first(tally) >= MOSTLY and alone(first, setting.cores) >= MOSTLY
 
 
+def are_equal(tally: Tally, cores: int) -> bool:
+    """Whether the threads did about as much as one another, as far as samples tell."""
+    return imbalance_ratio(tally, cores) < _UNEQUAL
+
+
 def imbalance_ratio(tally: Tally, cores: int) -> float:
     """The most that one thread had to do, over what the others had on average."""
     first, others = _shares(tally, cores)
@@ -171,7 +176,7 @@ def shares_explain(tally: Tally, cores: int) -> bool:
 
 def shares_match(tally: Tally, cores: int) -> bool:
     """The same of shares that are less unequal, but explain nearly all of it, and no more."""
-    if not knows_threads(tally) or imbalance_ratio(tally, cores) < _UNEQUAL:
+    if not knows_threads(tally) or are_equal(tally, cores):
         return False
     return _MATCH * tally.metrics.idleness_ns <= _more_ns(tally, cores) <= idle_ns(tally.metrics) / _MATCH
 
