@@ -66,7 +66,8 @@ def _memberships(text: str, root: Path, controller: str = "cpu") -> list[_Member
         if not controllers:  # version 2, alone or beside version 1
             found.append(_Membership(2, (root, root / "unified"), path))
         elif controller in controllers.split(","):
-            found.append(_Membership(1, (root / controllers, root / controller), path))
+            mounts = dict.fromkeys((root / controllers, root / controller))  # once, where they are the same
+            found.append(_Membership(1, tuple(mounts), path))
     return sorted(found, key=lambda one: -one.version)
 
 
