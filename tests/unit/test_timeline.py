@@ -200,6 +200,8 @@ def test_a_trace_says_what_it_lacks() -> None:
     assert "cut short there by its bound of 16 MiB of file, 1,234 records of it lost; with" in cut.sentence(
         "out"
     )
+    assert "over 1.000 s: out, cut short there" in (shorter := replace(cut, ended_ns=10**9).sentence("out"))
+    assert "0.500 s of all 2.000 s that were recorded would remain" in shorter
     blind = replace(whole, is_blind=True).sentence("out")
     assert "no minimum time" in blind and "0.500" not in blind
 

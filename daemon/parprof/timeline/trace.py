@@ -63,9 +63,12 @@ class TraceResult:
             text += f", {self.lost:,} records of it lost"
         if self.is_blind:
             return f"{text}; no minimum time: context switches were too dear to be followed (--budget allows for more)"
-        took, least = self.minimum.elapsed_ns / 1e9, self.minimum.minimum_ns / 1e9
+        took_s, least_s = self.minimum.elapsed_ns / 1e9, self.minimum.minimum_ns / 1e9
+        # records behind the end of a file that is cut short count, too
+        is_in_file = self.minimum.elapsed_ns <= self.ended_ns - self.began_ns
+        took = f"{took_s:.3f} s" if is_in_file else f"all {took_s:.3f} s that were recorded"
         return (
-            f"{text}; with the machine to itself {least:.3f} s of {took:.3f} s would remain "
+            f"{text}; with the machine to itself {least_s:.3f} s of {took} would remain "
             f"({self.minimum.saved_percent:.1f} % less: minimum time)"
         )
 
