@@ -74,7 +74,7 @@ static __always_inline void tell_share(struct phase_process *at, struct phase_th
 	site.function = at->function;
 	site.barrier = barrier;
 	site.kind = PHASE_SHARES;
-	more = growth(at, t, &is_first);
+	more = t->helps ? 0 : growth(at, t, &is_first);	/* beside a member, whose share is as long */
 	add_phase(&site, t->part_ns - t->told_ns, more, is_first);
 	t->told_ns = t->part_ns;
 }
@@ -91,6 +91,8 @@ static __always_inline void begin_phases(struct phase_process *at, struct phase_
 
 	if (at->open) {
 		__sync_fetch_and_add(&at->nested, 1);
+		if (t->region != at->region)
+			__sync_fetch_and_add(&at->beside, 1);
 		return;
 	}
 	site.function = function;
@@ -106,12 +108,13 @@ static __always_inline void begin_phases(struct phase_process *at, struct phase_
 	at->open = 1;
 }
 
-/* The region's body is entered by a thread of its team. */
-static __always_inline void join_phases(struct phase_process *at, struct phase_thread *t)
+/* The region's body is entered by a thread of its team; `helps`: that of a region within it, by one that is not. */
+static __always_inline void join_phases(struct phase_process *at, struct phase_thread *t, int helps)
 {
 	u32 members;
 
 	t->region = at->region;
+	t->helps = helps;
 	t->phase = 0;
 	t->base = t->depth - 1;
 	begin_phase(t);
@@ -135,8 +138,8 @@ static __always_inline void enter_phase(struct pt_regs *ctx, u64 cookie, struct 
 	t->mark_ns = cpu_ns;
 	if (kind == EDGE_ENTER_REGION) {
 		begin_phases(at, t, function);
-	} else if (kind == EDGE_ENTER_WORK && at->open && function == at->function && t->region != at->region) {
-		join_phases(at, t);
+	} else if (kind == EDGE_ENTER_WORK && at->open && t->region != at->region) {
+		join_phases(at, t, function != at->function);
 	}
 }
 

@@ -61,10 +61,10 @@ struct phase_process {
 	u64 hits;
 	u32 region;		/* how many have begun */
 	u32 open;		/* whether one is open */
-	u32 members;		/* that have joined it */
+	u32 members;		/* that have joined it, with those of regions within it */
 	u32 widest;		/* the most that ever did */
 	u32 nested;		/* regions that began while one was open */
-	u32 reserved;
+	u32 beside;		/* of these: begun by threads that had no part in that one */
 	u64 slots[PHASE_SLOTS];	/* 16 bits that tell phases apart, 48 bits of ns: the longest share so far */
 };
 
@@ -79,6 +79,8 @@ struct phase_thread {
 	u32 phase;		/* barriers of the region that it has passed */
 	u32 begins;		/* at this depth it began the region that is open; 0: it did not */
 	u32 on;			/* it executes the program's code */
+	u32 helps;		/* it joined a region within the one that is open: its share is work of that one's */
+	u32 reserved;
 };
 
 #define OPEN_TIME_SHIFT 4

@@ -100,6 +100,26 @@ def test_regions_within_regions_are_told_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_threads_of_regions_within_regions_work_too(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work 1 + 1 + 2 x 2 in three threads, of which the longest path has 3."""
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # who spins has no work
+    with running(program, "within", 4 * COARSE_UNITS) as child:
+        found = measured(child.pid, tmp_path / "out.pb.gz", "-d", "1.5")
+    assert found.main.speedup == pytest.approx(2, rel=0.08)
+    assert found.main.lost.runtime < 0.2
+    assert not any("meanwhile" in note for note in found.notes)
+
+
+def test_of_regions_side_by_side_nothing_is_claimed(tmp_path: Path) -> None:
+    with running(BUILD / "span_phases.gomp", "beside", 4 * COARSE_UNITS) as child:
+        found = measured(child.pid, tmp_path / "out.pb.gz", "-d", "0.5")
+    assert any("that other threads began meanwhile" in note for note in found.notes)
+
+
+@pytest.mark.alone
 def test_what_costs_more_than_the_budget_is_refused_with_the_estimate(tmp_path: Path) -> None:
     with running(BUILD / "span_phases.gomp", "coarse", 200) as child:
         done = attach(child.pid, tmp_path / "out.pb.gz", "-d", "5")

@@ -104,6 +104,33 @@ def test_what_is_dear_and_not_known_is_said() -> None:
     assert "once" not in advice(lines(small))
 
 
+def joins(copies: int) -> InputProfile:
+    """A text put together piece by piece: n calls of a copy of up to 2 n cells; and as many ``copies`` elsewhere."""
+    profile = InputProfile("a", "valgrind", BLOCKS)
+    for n in (10, 20, 40, 80, 160, 320):
+        for size in range(2, 2 * n + 1, 2):
+            cost = 3 * size
+            calls = 1 + copies
+            point = Point(
+                size, size, calls, calls * size, calls * size, 0, 0, calls * cost, cost, calls * cost
+            )
+            profile.routine(RoutineName("copy")).add(point)
+        inclusive = 3 * n * (n + 1) + 20 * n
+        profile.routine(RoutineName("join")).add(Point(n, n, 1, n, n, 0, 0, inclusive, inclusive, 20 * n))
+    return profile
+
+
+def test_who_calls_a_linear_routine_ever_more_often_is_named() -> None:
+    found = lines(joins(0))
+    join = next(line for line in found if line.routine.identity.name == "join")
+    assert join.law.model == "n^2" and 1 < join.cost_percent < 15 < 50 < join.inclusive_percent
+    assert advice(found).startswith("join grows as n^2 ")
+
+
+def test_not_if_it_is_a_minor_matter() -> None:
+    assert advice(lines(joins(400))).startswith("nothing grows worse than its input; copy grows as n ")
+
+
 def of_sizes(sizes: Iterable[int], name: str = "f", power: int = 2) -> InputProfile:
     """A routine that costs n ** power."""
     profile = InputProfile("a", "valgrind", BLOCKS)

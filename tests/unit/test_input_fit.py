@@ -80,6 +80,30 @@ JOINS = [
 """Of sqlite3_step (3.40, Valgrind): it prepares, then joins two tables of 10, 20, 40 ... 320 rows without an index."""
 
 
+def test_of_what_small_sizes_hide_the_larger_ones_tell_the_law() -> None:
+    """A Fourier transform that reads tables of sines and cosines in each call (counts of Valgrind's)."""
+    cells = [32, 38, 50, 70, 106, 174, 306, 566, 1082, 2110, 4158, 8254, 16446]
+    blocks = [30, 88, 210, 470, 1022, 2190, 4654, 9838, 20718, 43502, 91118, 190446, 397294]
+    found = fit([Size(n, cost, 32768 >> i) for i, (n, cost) in enumerate(zip(cells, blocks, strict=True))])
+    assert found.model == "n log n", found
+    assert 11 < found.tenfold < 13
+
+
+def test_an_insertion_that_now_and_then_grows_the_table_is_linear_in_what_it_reads() -> None:
+    found = [Size(n, n - 1, 60000 // n**2 + 1) for n in range(4, 31)]
+    grown = [Size(3 * 2**i + 4, 6.2 * 2**i + 12, 20 - i) for i in range(3, 14)]
+    law = fit([*found, *grown])
+    assert law.model == "n" and law.tenfold == pytest.approx(10, rel=0.02), law
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_larger_sizes_that_are_noisy_change_no_law(seed: int) -> None:
+    chance = random.Random(seed)
+    sizes = [Size(n, merges(n) * chance.uniform(0.8, 1.2)) for n in SIZES for _ in range(3)]
+    found = fit(sizes)
+    assert (found.smallest, found.largest) == (10, 1000), found
+
+
 def test_cells_that_each_call_reads_hide_no_law() -> None:
     """Each statement reads some 195 cells however small its tables are, so cost over n is no power of n."""
     found = fit([Size(*pair) for pair in JOINS])

@@ -197,6 +197,34 @@ def test_the_csv_has_a_line_for_each_site_of_each_run() -> None:
     assert [row["kind"] for row in rows] == ["serial", "region", "serial"]
 
 
+def test_the_page_has_every_column_of_the_table() -> None:
+    page = scale_page.page(scale_of(record(SERIAL, EVEN))).html()
+    assert '<th class="number">runtime</th>' in page and '<td class="number">20 %</td></tr>' in page
+
+
+def test_of_code_within_a_region_the_part_beside_which_others_wait_is_uneven() -> None:
+    """Two members of a team of two, one with 8 s of its own; then each has 16 s for a nested team of two."""
+    own = site(SiteKind.REGION, 20, 8.0, 8.0, uneven=15.0)
+    nested = site(SiteKind.REGION, 40, 32.0, 8.0)
+    found = scale_of(record(own, nested, threads=64, widest=2))
+    (first, *_) = (one for one in found.main.sites if one.label == "region at solve.c:20")
+    assert first.uneven_factor == pytest.approx(64)
+    assert "its longest part 64.0 times the mean" in sentence(found)
+    page = scale_page.page(found).html()
+    assert page.count('class="part uneven"') == 2 and 'class="part even"' not in page
+
+
+@pytest.mark.parametrize("kind", [SiteKind.REGION, SiteKind.TASKLOOP, SiteKind.THREAD, SiteKind.LOOP])
+def test_shares_that_are_even_but_for_chance_stand_in_nobodys_way(kind: SiteKind) -> None:
+    """64 equal shares, the longest by chance 6 % longer: "ends unevenly, 1.1 times the mean" is no advice."""
+    even = site(kind, 20, 64.0, 1.06, uneven=0.06)
+    found = scale_of(record(even, threads=64, widest=64))
+    assert bottleneck(found.main) is None
+    assert sentence(found) == "on 64 cores at best x60.4: no single site stands in the way"
+    longer = site(kind, 20, 64.0, 1.3, uneven=0.3)
+    assert bottleneck(scale_of(record(longer, threads=64, widest=64)).main) is not None
+
+
 def test_hostile_names_are_harmless_everywhere() -> None:
     found = scale_of(record(site(SiteKind.LOOP, 99, 1.0, 1.0, uneven=0.5), EVEN))
     page = scale_page.page(found).html()

@@ -4,8 +4,11 @@
  * coarse: serial 1/2; each thread t its t + 1; a barrier; each thread 1. tests/e2e/test_attach_span.py has the formula.
  * tasks: one thread makes 12 tasks of 1 unit, which all execute at the barrier of the single.
  * nested: a region within each thread of a region.
+ * within: two threads do 1 each; then one of them 2 with another thread beside it, in a region of two.
+ * beside: two threads, each with regions of its own.
  */
 #include <omp.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +55,33 @@ static void nested(long units)
 	}
 }
 
+static void within(long units)
+{
+#pragma omp parallel num_threads(2)
+	{
+		work(units);
+		if (omp_get_thread_num() == 0) {
+#pragma omp parallel num_threads(2)
+			work(2 * units);
+		}
+	}
+}
+
+static void *begin_regions(void *units)
+{
+	for (;;)
+		coarse(*(long *)units);
+	return NULL;
+}
+
+static void beside(long units)
+{
+	pthread_t other;
+
+	if (!pthread_create(&other, NULL, begin_regions, &units))
+		begin_regions(&units);
+}
+
 int main(int count, char **arguments)
 {
 	long units;
@@ -59,11 +89,16 @@ int main(int count, char **arguments)
 	if (count != 3)
 		return 2;
 	units = atol(arguments[2]);
+	omp_set_max_active_levels(2);
 	for (;;) {
 		if (!strcmp(arguments[1], "coarse"))
 			coarse(units);
 		else if (!strcmp(arguments[1], "tasks"))
 			tasks(units);
+		else if (!strcmp(arguments[1], "within"))
+			within(units);
+		else if (!strcmp(arguments[1], "beside"))
+			beside(units);
 		else
 			nested(units);
 	}

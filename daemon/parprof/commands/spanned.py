@@ -236,9 +236,14 @@ class _Measurement:
                 f"process {pid} began no parallel region in {elapsed_s:.1f} s: give it longer (-d), or see "
                 "`parprof attach` without --span"
             )
-        if state.nested:
+        if state.nested > state.beside:
             self._notes.append(
-                f"{state.nested:,} regions began within others, or beside them: they are part of these"
+                f"{state.nested - state.beside:,} regions began within others: they are part of these"
+            )
+        if state.beside:
+            self._notes.append(
+                f"{state.beside:,} regions that other threads began meanwhile are not told apart from those beside "
+                "them: these figures say little of how it scales; `parprof scale` measures each thread from inside"
             )
         if len(sums) == MAX_SITES:
             self._notes.append(

@@ -57,7 +57,7 @@ def flame(main: Prediction) -> str:
         return ""
     blocks = [one for one, _ in zip(_blocks(root, 0.0, 0, root.span_s), range(_MAX_BLOCKS), strict=False)]
     return (
-        f'<svg class="flame" viewBox="0 0 {_WIDTH} {_ROW * root.depth()}" role="img" '
+        f'<svg class="flame wide" viewBox="0 0 {_WIDTH} {_ROW * root.depth()}" role="img" '
         f'aria-label="flame graph of the critical path">{"".join(blocks)}</svg>'
     )
 

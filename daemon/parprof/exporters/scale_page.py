@@ -9,7 +9,7 @@ from parprof.exporters.scale_flame import STYLE as FLAME_STYLE
 from parprof.exporters.scale_flame import flame
 from parprof.exporters.scale_table import NOT_MODELLED, burdened, how, if_fixed, short_time
 from parprof.exporters.webpage import WebPage, definitions, percentage, text
-from parprof.scale.answer import factor, sentence
+from parprof.scale.answer import factor, is_worth_fixing, sentence
 from parprof.scale.calls import CallSite
 from parprof.scale.model import Prediction, Scale, ScaleSite, context_of, reached
 
@@ -29,8 +29,13 @@ svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
 .c0 { stroke: #d1495b; } .c1 { stroke: #2e8b57; } .c2 { stroke: #b8860b; } .c3 { stroke: #8a4fbf; }
 .part { stroke: Canvas; stroke-width: 1; }
 .serial { fill: #d1495b; } .uneven { fill: #e8a33d; } .critical { fill: #8a4fbf; } .even { fill: #5aa469; }
-td.number, th.number { text-align: right; }
+td:not(.number), th:not(.number) { text-align: left; }
+.scroll svg { min-width: 480px; }
+.scroll svg.wide { min-width: 760px; }
+svg.wide text { fill: var(--on-colour); }
 """
+_NOT_SHARED = 1.08
+"""How much longer than an even share of its work a site is that not all cores share."""
 
 
 def page(scale: Scale) -> WebPage:
@@ -50,11 +55,11 @@ def page(scale: Scale) -> WebPage:
             ),
             *_by_cores(scale),
             _path(main),
-            "<p>Each block is a site's part of the least time: red is serial code, orange ends unevenly, violet "
-            "holds a lock, green is work that all cores share.</p>",
+            "<p>Each block is a site's part of the least time: red is serial code, orange ends unevenly or has not all "
+            "cores, violet holds a lock, green is work that all cores share.</p>",
             "<h2>The critical path</h2><p>The longest chain of code that must run one after the other: functions and "
             "loops from the top, the sites in them in red.</p>",
-            flame(main),
+            _scrolled(flame(main)),
             _sites_table(main),
             _calls_table(main),
             f"<h2>Notes</h2><ul>{notes}</ul>",
@@ -108,7 +113,13 @@ def _curve(predictions: Sequence[Prediction]) -> str:
         title = f"{threads} threads on {threads} cores: {factor(speedup)}, measured"
         box = f'x="{float(x) - 4:.1f}" y="{float(y) - 4:.1f}" width="8" height="8"'
         parts.append(f'<rect class="measured" {box}><title>{title}</title></rect>')
-    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="speed-up by cores">{"".join(parts)}</svg>'
+    image = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="speed-up by cores">{"".join(parts)}</svg>'
+    return _scrolled(image)
+
+
+def _scrolled(element: str) -> str:
+    """In windows that are too narrow for it, it alone is moved sideways."""
+    return f'<div class="scroll">{element}</div>'
 
 
 def _axes(most: int, point: object) -> Iterator[str]:
@@ -133,7 +144,7 @@ def fixed_lines(predictions: Sequence[Prediction]) -> list[tuple[str, list[tuple
     worst = sorted(main.sites, key=lambda site: -site.speedup_if_fixed)[:_MAX_LINES]
     lines = []
     for site in worst:
-        if site.speedup_if_fixed < main.speedup * 1.03:
+        if not is_worth_fixing(site, main):
             continue
         values = []
         for one in predictions:
@@ -152,31 +163,39 @@ def _path(main: Prediction) -> str:
             continue
         title = f"{site.label}: {percentage(site.share, 1)}, {short_time(site.bound_s)}"
         parts.append(
-            f'<rect class="part {_reason(site)}" x="{x:.1f}" y="0" width="{width:.1f}" height="34">'
+            f'<rect class="part {_reason(site, main.threads)}" x="{x:.1f}" y="0" width="{width:.1f}" height="34">'
             f"<title>{text(title)}</title></rect>"
         )
         if width > 130:
             parts.append(f'<text x="{x + 5:.1f}" y="21">{text(_clip(site.label, int(width / 7)))}</text>')
         x += width
-    return f'<svg viewBox="0 0 1000 34" role="img" aria-label="critical path">{"".join(parts)}</svg>'
+    return _scrolled(
+        f'<svg class="wide" viewBox="0 0 1000 34" role="img" aria-label="critical path">{"".join(parts)}</svg>'
+    )
 
 
-def _reason(site: ScaleSite) -> str:
+def _reason(site: ScaleSite, threads: int) -> str:
     if site.kind.name in ("SERIAL", "PENDING", "SINGLE"):
         return "serial"
     if site.critical_s > site.uneven_s:
         return "critical"
-    return "uneven" if site.uneven_factor > 1.05 else "even"
+    return "uneven" if site.bound_s * threads > _NOT_SHARED * site.work_s else "even"
 
 
 def _cores_table(predictions: Sequence[Prediction]) -> str:
     rows = "".join(
         f"<tr>{_numbers(str(one.threads), factor(one.speedup), burdened(one), f'{one.parallelism:.2f}')}"
-        f"{_numbers(*(percentage(value) for value in (one.lost.serial, one.lost.uneven, one.lost.critical)))}</tr>"
+        f"{_numbers(*(percentage(value) for value in _lost(one)))}</tr>"
         for one in predictions
     )
-    heads = _heads("cores", "at best", "burdened", "work/span", "lost: serial", "uneven", "critical")
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    heads = _heads(
+        "cores", "at best", "burdened", "work/span", "lost: serial", "uneven", "critical", "runtime"
+    )
+    return _scrolled(f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>")
+
+
+def _lost(one: Prediction) -> tuple[float, ...]:
+    return one.lost.serial, one.lost.uneven, one.lost.critical, one.lost.runtime
 
 
 def _sites_table(main: Prediction) -> str:
@@ -187,7 +206,7 @@ def _sites_table(main: Prediction) -> str:
         for site in main.sites[:_MAX_SITES]
     )
     heads = _heads("time", "span", "work", "count", "if fixed") + "<th>site</th><th>in</th>"
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    return _scrolled(f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>")
 
 
 def _calls_table(main: Prediction) -> str:
@@ -196,8 +215,7 @@ def _calls_table(main: Prediction) -> str:
         return ""
     rows = "".join(_call_row(call, main.span_s) for call in main.calls[:_MAX_SITES])
     heads = _heads("span", "local span", "calls", "work/span", "all calls", "local work", "work/span")
-    return (
-        "<h2>Call sites</h2><p>First of the calls on the critical path, then of all.</p>"
+    return "<h2>Call sites</h2><p>First of the calls on the critical path, then of all.</p>" + _scrolled(
         f"<table><thead><tr>{heads}<th>call</th></tr></thead><tbody>{rows}</tbody></table>"
     )
 

@@ -176,7 +176,7 @@ def hurts_first(found: list[Line]) -> Line | None:
 
     Its own cost grows by its law. One that grows worse than its input is named first if it then takes a considerable
     part of what the dearest one does: that will be more with each further step. A routine that spends all in what it
-    calls is named only where none does work itself, and it has a considerable part of all.
+    calls is named only where none that does work itself takes such a part, and it has one.
     """
     known = [line for line in found if _is_sure(line)]
     if not known:
@@ -186,11 +186,18 @@ def hurts_first(found: list[Line]) -> Line | None:
     own = [line for line in steep if line.cost_percent >= MIN_PERCENT]
     if own:
         steepest = max(own, key=_then)
-        return steepest if _then(steepest) >= _CONSIDERABLE * _then(dearest) else dearest
-    considerable = [line for line in steep if line.inclusive_percent >= _WORTH_A_WORD]
+        if _then(steepest) >= _CONSIDERABLE * _then(dearest):
+            return steepest
+    considerable = [line for line in steep if _spends_considerably(line, dearest)]
     if considerable:
         return max(considerable, key=lambda line: line.inclusive_percent * line.law.tenfold)
     return dearest if _then(dearest) >= _WORTH_A_WORD else None
+
+
+def _spends_considerably(line: Line, dearest: Line) -> bool:
+    """Whether it takes a considerable part with what it calls, today and at ten times its input."""
+    then = line.inclusive_percent * line.law.tenfold
+    return line.inclusive_percent >= _WORTH_A_WORD and then >= _CONSIDERABLE * _then(dearest)
 
 
 def _then(line: Line) -> float:

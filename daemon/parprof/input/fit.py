@@ -39,6 +39,14 @@ EXPONENTIAL = "exponential"
 _ABOUT = "about"
 _SMALLEST = 0.1
 """The part of the sizes that may be left out, the smallest: what happens there is seldom the algorithm."""
+_POOR, _CLOSE = 0.1, 0.03
+"""A law's error from where on that of the larger sizes is looked for, and what error that one may have, at most."""
+_CUTS = (0.25, 0.5, 0.6)
+"""Where the larger sizes begin, as parts of the range on the logarithmic axis."""
+_DEAR = 0.5
+"""The part of a routine's cost that calls with the larger sizes have, at least: else they are accidents."""
+_WIDE = 10.0
+"""The largest over the smallest of the larger sizes, at least."""
 _TOLERANCE, _SLACK = 1.3, 0.02
 """How much worse than the best law's a simpler one's error may be."""
 _CONSTANT_SPREAD = 0.10
@@ -166,6 +174,13 @@ class _Candidate(NamedTuple):
 def fit(sizes: Sequence[Size]) -> Fit:
     """The law that these follow; where there is none, the one that all but the smallest follow."""
     known = sorted(size for size in sizes if size.n > 0 and size.cost > 0)
+    found = _law(known)
+    if found.is_found and not found.at_worst and not found.fixed and found.error > _POOR:
+        return _of_the_larger(known, found) or found
+    return found
+
+
+def _law(known: Sequence[Size]) -> Fit:
     found = _fit(known)
     if found.reason == NOISY or found.reason.startswith(_ABOUT):
         larger = _fit(known[math.ceil(len(known) * _SMALLEST) :])
@@ -182,6 +197,21 @@ def fit(sizes: Sequence[Size]) -> Fit:
     if found.reason in (NOISY, ALIKE):
         return _exponential(known) or found
     return found
+
+
+def _of_the_larger(known: Sequence[Size], found: Fit) -> Fit | None:
+    """The law that the larger sizes follow closely where all together follow theirs poorly; None if there is none.
+
+    Small calls read what has nothing to do with their size, or do another thing: that bends the law of all sizes.
+    """
+    for cut in _CUTS:
+        beginning = found.smallest ** (1 - cut) * found.largest**cut
+        larger = [size for size in known if size.n >= beginning]
+        law = _fit(larger)
+        is_wide = law.is_found and law.largest >= _WIDE * law.smallest
+        if is_wide and law.error <= _CLOSE and _cost(larger) >= _DEAR * _cost(known):
+            return law
+    return None
 
 
 def _at_worst(known: Sequence[Size]) -> Fit | None:

@@ -48,7 +48,7 @@ svg text { font-size: 10px; fill: var(--faint); }
 .law { stroke: var(--link); fill: none; stroke-dasharray: 4 3; }
 .calls { stroke: var(--useful); stroke-width: 2; }
 .ahead td, .ahead th { white-space: normal; }
-.ahead td:first-child, .ahead th:first-child { text-align: left; overflow-wrap: anywhere; }
+.ahead td:first-child, .ahead th:first-child { text-align: left; overflow-wrap: anywhere; min-width: 6rem; }
 .advice { font-size: 1.1rem; margin: .6rem 0; }
 """
 _LEGEND = """<p class="faint"><b>Input</b> of a call is the memory that it, or what it calls, reads and did not write

@@ -56,6 +56,8 @@ class PhaseState(NamedTuple):
     """Threads of the largest team."""
     nested: int
     """Regions that began while one was open."""
+    beside: int
+    """Of these: begun by threads that had no part in that one."""
 
 
 class PhaseCounter:
@@ -88,7 +90,7 @@ class PhaseCounter:
     def state(self) -> PhaseState:
         """Of the process."""
         one = self._object.get("phase_processes", _THE_PROCESS, "phase_process")
-        return PhaseState(one.hits, one.region, one.widest, one.nested)
+        return PhaseState(one.hits, one.region, one.widest, one.nested, one.beside)
 
     def close(self) -> None:
         """No more probes are placed; those that there are go with their sets."""

@@ -9,7 +9,9 @@ _MOSTLY_UNSEEN = 0.5
 _FEW = 0.01
 _OF_ONE_THREAD = (SiteKind.SERIAL, SiteKind.PENDING)
 _WORTH = 1.03
-"""Advice that would make less of a difference than this is not given."""
+_WORTH_UNEVEN = 1.08
+"""Advice that would make less of a difference than this is not given; the second: where shares are uneven. The longest
+of many equal ones is some percent longer by chance, and a prediction is no nearer than that."""
 
 
 def factor(value: float) -> str:
@@ -24,10 +26,15 @@ def factor(value: float) -> str:
 
 def bottleneck(prediction: Prediction) -> ScaleSite | None:
     """The site whose repair would give most; None if no one's would give anything."""
-    best = max(prediction.sites, key=lambda site: site.speedup_if_fixed, default=None)
-    if best is None or best.speedup_if_fixed < prediction.speedup * _WORTH:
-        return None
-    return best
+    worth = (site for site in prediction.sites if is_worth_fixing(site, prediction))
+    return max(worth, key=lambda site: site.speedup_if_fixed, default=None)
+
+
+def is_worth_fixing(site: ScaleSite, prediction: Prediction) -> bool:
+    """Whether a site's repair would make a difference that is more than chance."""
+    is_uneven = site.uneven_s > site.critical_s and site.kind not in _OF_ONE_THREAD
+    least = _WORTH_UNEVEN if is_uneven else _WORTH
+    return site.speedup_if_fixed >= prediction.speedup * least
 
 
 def sentence(scale: Scale) -> str:

@@ -225,7 +225,6 @@ def _site(one: SiteRecord, record: SpanRecord, resolve: ResolveAddress) -> Scale
     frames = resolve(one.address) if one.address.vaddr else ()
     origin = resolve(one.origin) if one.origin.vaddr else ()
     place = place_of(frames) or place_of(origin)
-    even_s = one.bound_s - one.uneven_s
     return ScaleSite(
         kind=one.kind,
         label=label_of(one.kind, frames, origin),
@@ -240,8 +239,17 @@ def _site(one: SiteRecord, record: SpanRecord, resolve: ResolveAddress) -> Scale
         critical_s=one.critical_s,
         share=one.bound_s / record.bound_s if record.bound_s else 0.0,
         speedup_if_fixed=if_fixed(record, one),
-        uneven_factor=one.bound_s / even_s if one.uneven_s and even_s > 0 else 1.0,
+        uneven_factor=_uneven_factor(one, max(record.threads, 1)),
     )
+
+
+def _uneven_factor(one: SiteRecord, threads: int) -> float:
+    if not one.uneven_s:
+        return 1.0
+    even_s = one.bound_s - one.uneven_s
+    if even_s <= 0:  # it stands for all of a path that is longer than itself
+        even_s = one.work_s / threads
+    return one.bound_s / even_s if even_s > 0 else 1.0
 
 
 def place_of(frames: Frames) -> str:
