@@ -20,7 +20,7 @@ from parprof.calls.estimate import Estimate, Look, estimate
 from parprof.calls.exits import Exits
 from parprof.calls.finder import FunctionFinder
 from parprof.calls.placing import MAX_CALLS, CallPlace, References, place
-from parprof.calls.report import advice, as_json, print_result
+from parprof.calls.report import advice, as_json, notes, print_result
 from parprof.calls.result import CallProfile, make_result
 from parprof.calls.search import (
     MAX_ROUTINES,
@@ -641,6 +641,27 @@ def test_cpu_time_per_call_is_sampled_time_by_exact_calls() -> None:
         "inlined copies have no calls: their time is left out"
     )
     assert row.inlined_in == ("around",)
+
+
+def test_what_is_inlined_around_a_call_or_within_it_is_time_of_that_call() -> None:
+    """Recursion of which a compiler inlines some levels, in `main` or in itself: 3,000,000 calls took "0.0 ns" each."""
+    f = Frame("f", "s.c", 3, 1, MODULE, address=0x1000)
+    main = Frame("main", "s.c", 30, 28, MODULE, address=0x1200)
+    inlined = Frame("f", "s.c", 3, 1, MODULE, address=0x1200, inlined=True)
+    work = Metrics(work_ns=3e6, samples=1)
+    paths = ((main, inlined, f), (main, f, inlined), (f, inlined, f))
+    result = made([PathSample(path, work, levels=(3e6, 3e6)) for path in paths])
+    (row,) = result.routines
+    assert row.inlined_cpu_s == 0.0 and row.cpu_per_call_s == pytest.approx(9e-3 / 15)
+    assert row.inlined_in == ("f", "main")
+    assert "f is inlined into f, main: calls there cannot be counted" in notes(result)
+
+
+def test_calls_that_samples_did_not_meet_have_no_cpu_time() -> None:
+    inlined = Frame("f", "s.c", 3, 1, MODULE, address=0x1200, inlined=True)
+    main = Frame("main", "s.c", 30, 28, MODULE, address=0x1200)
+    (row,) = made([PathSample((main, inlined), Metrics(work_ns=3e6, samples=1), levels=(3e6, 3e6))]).routines
+    assert row.cpu_per_call_s is None, "not 0.0: samples met inlined copies alone"
 
 
 def test_calls_of_a_time_without_samples_have_no_part_in_cpu_time_per_call() -> None:

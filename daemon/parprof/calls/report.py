@@ -130,11 +130,12 @@ def notes(result: CallProfile) -> list[str]:
         out.append(f"not called: {', '.join(idle[:3])}{more}")
     for row in result.routines:
         out += [f"{row.function.name}: {text}" for text in row.notes]
-        if row.inlined_cpu_s:
+        if row.inlined_in:
             into = ", ".join(row.inlined_in[:3])
+            time = f", and their {duration(row.inlined_cpu_s)} of CPU time are not in cpu/call"
             out.append(
-                f"{row.function.name} is inlined into {into}: calls there cannot be counted, and their "
-                f"{duration(row.inlined_cpu_s)} of CPU time are not in cpu/call"
+                f"{row.function.name} is inlined into {into}: calls there cannot be counted"
+                f"{time if row.inlined_cpu_s else ''}"
             )
     out += time_notes(result)
     unsure = sum(row.calls.unsure for row in result.routines)
