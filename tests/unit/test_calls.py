@@ -483,17 +483,64 @@ def test_of_a_large_program_only_symbols_that_may_be_meant_are_demangled(
     assert set(demangled) == {"direct", "tail"}
 
 
-def test_parts_count_only_where_the_beginning_has_no_code(tmp_path: Path) -> None:
-    source = ".section .note.GNU-stack\n.text\n" + "".join(
-        f".type {name}, @function\n{name}: ret\n.size {name}, . - {name}\n"
-        for name in ("whole", "whole.part.0", "whole.cold", "rest.part.0", "same", "same2")
-    )
-    path = tmp_path / "parts.so"
+def function(name: str, *code: str) -> str:
+    return f".type {name}, @function\n{name}:\n" + "\n".join(code) + f"\n.size {name}, . - {name}\n"
+
+
+def assemble(path: Path, *functions: str) -> Path:
+    source = ".section .note.GNU-stack\n.text\n" + "".join(functions)
     subprocess.run([*COMPILE, "assembler", "-", "-shared", "-o", path], input=source, text=True, check=True)
+    return path
+
+
+def test_parts_count_only_where_the_beginning_has_no_code(tmp_path: Path) -> None:
+    names = ("whole", "whole.part.0", "whole.cold", "rest.part.0", "same", "same2")
+    path = assemble(tmp_path / "parts.so", *(function(name, "ret") for name in names))
     (whole,) = look_for(path, "whole").routines
-    assert [copy.symbol for copy in whole.copies] == ["whole"] and "inlined" in whole.notes[0]
+    assert [copy.symbol for copy in whole.copies] == ["whole"] and not whole.notes, (
+        "nobody goes on to its part"
+    )
     (rest,) = look_for(path, "rest").routines
     assert [copy.symbol for copy in rest.copies] == ["rest.part.0"] and "inlined" in rest.notes[0]
+
+
+def test_parts_are_counted_where_others_than_the_function_go_on_to_them(tmp_path: Path) -> None:
+    """Where gcc inlines the beginning: those calls were missing, and cpu/call too large by as much."""
+    path = assemble(
+        tmp_path / "parts.so",
+        function("whole", "test %edi, %edi", "je 1f", "jmp whole.part.0", "1: ret"),
+        function("whole.part.0", "push %rbx", "pop %rbx", "ret"),
+        function("one", "call whole.part.0", "ret"),
+        function("other", "nop", "jmp whole.part.0"),
+    )
+    for times in (False, True):
+        with ElfFile.open(str(path)) as elf:
+            (whole,) = search(elf, ["whole"], [], times=times).routines
+            begins = {one.name: one.value for one in elf.symbols()}
+        part = whole.copies[1]
+        assert part.symbol == "whole.part.0" and part.exits.untimed
+        assert [one.vaddr for one in part.places] == [begins["one"], begins["other"] + 1]
+        assert all(one.knows_caller for one in part.places)
+        assert whole.notes == (
+            "where its beginning is inlined, only calls that go on to its rest are counted",
+        )
+
+
+def test_a_call_goes_on_in_the_rest_of_the_function(tmp_path: Path) -> None:
+    """By a jump to it, which is no tail call: no time was left of such calls."""
+    path = assemble(
+        tmp_path / "parts.so",
+        function("whole", "push %rbx", "pop %rbx", "test %edi, %edi", "je 1f", "jmp whole.part.0", "1: ret"),
+        function("whole.part.0", "nop", "test %esi, %esi", "js 1f", "ret", "1: jmp whole.part.0.cold"),
+        function("whole.part.0.cold", "nop", "jmp other"),
+        function("other", "ret"),
+    )
+    with ElfFile.open(str(path)) as elf:
+        (routine,) = search(elf, ["whole"], [], times=True).routines
+        begins = {one.name: one.value for one in elf.symbols()}
+    (whole,) = routine.copies
+    at = (begins["whole"] + 8, begins["whole.part.0"] + 5, begins["whole.part.0.cold"] + 1)
+    assert whole.exits == Exits(at)
 
 
 def test_thousands_of_matches_are_counted_but_not_looked_at(tmp_path: Path) -> None:

@@ -17,9 +17,12 @@ from parprof.files.elf import ElfFile, Symbol
 from parprof.loops.extents import function_at
 from parprof.loops.jumptables import JumpTables
 from parprof.loops.machinecode import Code, CodeError, Flow, read_code
+from parprof.symbols.names import without_clone_suffixes
 
 MAX_EXITS = 64
 _MOST_PARTS = 8
+PART = ".part."
+"""In the name of a function's rest, whose beginning is inlined into who calls it."""
 ONE_INSTRUCTION = "it is entered and left at one instruction"
 _STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25", re.DOTALL)
 """The beginning of an entry of a procedure linkage table."""
@@ -51,6 +54,7 @@ def find_exits(elf: ElfFile, symbol: Symbol, site: int, symbols: Collection[Symb
     try:
         starts = {one.value for one in symbols}
         parts = [read_code(elf, vaddr, size) for vaddr, size in _ranges(symbol, symbols)]
+        _add_rests(elf, parts, symbol, symbols)
         _add_nameless(elf, parts, starts)
         found = sorted({exit for part in parts for exit in _exits(elf, part, parts, site, starts)})
     except (CodeError, _Unclear) as error:
@@ -67,6 +71,23 @@ def _ranges(symbol: Symbol, symbols: Iterable[Symbol]) -> Iterator[tuple[int, in
     yield symbol.value, symbol.size
     cold = f"{symbol.name}.cold"
     yield from {(one.value, one.size) for one in symbols if one.name == cold}
+
+
+def _add_rests(elf: ElfFile, parts: list[Code], symbol: Symbol, symbols: Iterable[Symbol]) -> None:
+    """Add what compilers have moved out of it so that its beginning can be inlined, if it jumps there.
+
+    Where others call that, they have not entered the function, and no call of it ends.
+    """
+    name = without_clone_suffixes(symbol.name)
+    rests = {
+        one.value: one
+        for one in symbols
+        if one.name.startswith(name) and PART in one.name and without_clone_suffixes(one.name) == name
+    }
+    for part in parts:  # it grows
+        for target in _direct_targets(part):
+            if (rest := rests.pop(target, None)) is not None and rest.value != symbol.value:
+                parts += [read_code(elf, vaddr, size) for vaddr, size in _ranges(rest, symbols)]
 
 
 def _add_nameless(elf: ElfFile, parts: list[Code], starts: Collection[int]) -> None:

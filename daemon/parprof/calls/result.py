@@ -6,7 +6,7 @@ probe at its return is needed. The state of a call is that of the whole program 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
 from typing import Protocol
@@ -197,7 +197,7 @@ def _arcs(
     frames = resolve({place for _, _, _, place in places if place is not None})
     out: dict[tuple[Function, Function], Arc] = {}
     for site, calls, took, place in places:
-        frame = frames[place][0] if place is not None else Frame(UNKNOWN_CALLER)
+        frame = _calling(frames[place], site) if place is not None else Frame(UNKNOWN_CALLER)
         from_function = Function(frame.name, frame.module, frame.file, frame.start_line)
         callee = names.routine(site)
         arc = out.setdefault((from_function, callee), Arc(from_function, callee))
@@ -206,6 +206,12 @@ def _arcs(
         if frame.line:
             arc.lines[frame.line] = arc.lines.get(frame.line, 0) + calls.all
     return list(out.values())
+
+
+def _calling(frames: Sequence[Frame], site: CountedSite) -> Frame:
+    """Who calls, of the frames at an instruction: not the function itself, whose beginning is inlined there."""
+    is_own = site.copy.is_part and frames[0].inlined and frames[0].name == site.routine.name
+    return frames[1] if is_own else frames[0]
 
 
 def _join(routines: Mapping[Function, RoutineCalls], names: _Names, profile: Profile) -> None:
