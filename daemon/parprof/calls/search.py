@@ -6,7 +6,15 @@ import difflib
 from collections.abc import Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
-from parprof.calls.exits import MAX_EXITS, ONE_INSTRUCTION, PART, Exits, find_exits, find_landings
+from parprof.calls.exits import (
+    MAX_EXITS,
+    MAX_LANDINGS,
+    ONE_INSTRUCTION,
+    PART,
+    Exits,
+    find_exits,
+    find_landings,
+)
 from parprof.calls.placing import MAX_CALLS, CallPlace, FileCode, Placement
 from parprof.calls.wanted import (
     MAX_TEXT,
@@ -319,7 +327,7 @@ def found_from_json(raw: Any) -> Found:
             tuple((_number(index), tuple(map(_text, _list(names)))) for index, names in _list(suggestions)),
             tuple(_number(one) for one in _list(indirect)),
             _number(functions),
-            tuple(_number(one) for one in _list(landings, MAX_EXITS)),
+            tuple(_number(one) for one in _list(landings, MAX_LANDINGS)),
             tuple(_number(one) for one in _list(inlined)),
         )
     except TypeError as error:
