@@ -553,6 +553,16 @@ def test_thousands_of_matches_are_counted_but_not_looked_at(tmp_path: Path) -> N
     assert found.matched >= 3000 and len(found.routines) == MAX_ROUTINES
 
 
+def test_of_a_name_with_other_arguments_its_overloads_are_named() -> None:
+    """What `std::string` stands for is too long to remember; names that look like it were those of libraries."""
+    symbols = [
+        Symbol(name, 16, 16, 1, 2)
+        for name in ("_ZN2ns4overEi", "_ZN2ns4overERKSs", "_ZNSs4overEi", "over_all")
+    ]
+    assert nearest("ns::over(long)", symbols) == ("ns::over(int)", "ns::over(std::string const&)")
+    assert nearest("over(long)", symbols)[:1] == ("ns::over(int)",)
+
+
 def test_stripped_files_name_nothing(compiled: Path, tmp_path: Path) -> None:
     stripped = tmp_path / "stripped"
     subprocess.run(["strip", "-s", compiled, "-o", stripped], check=True)
@@ -815,6 +825,7 @@ def test_where_nothing_was_called_it_is_said_what_that_may_mean() -> None:
     assert advice(result).startswith(
         "none of the functions was called at its own code"
     ) and "copies of them" in advice(result)
+    assert "children that it forks" in advice(result), "who counts a shell or a pool of workers"
     result.routines.clear()
     assert advice(result) == "nothing was counted: none of the functions was found, or could be probed"
 

@@ -286,10 +286,12 @@ def _timed(elf: ElfFile, symbol: Symbol, at: Placement, symbols: Sequence[Symbol
 
 
 def nearest(pattern: str, symbols: Sequence[Symbol]) -> tuple[str, ...]:
-    """Names that were perhaps meant: those that end as asked for, else those that look like it.
+    """Names that were perhaps meant: that with other arguments, those that end as asked for, else those that look like it.
 
     Names have scopes of other forms than C++'s, too: Go's `main.(*Machine).Step` is its method `Step`.
     """
+    if overloads := _overloads(pattern, symbols):
+        return overloads
     asked = _plain(pattern)
     ends = tuple(scope + asked for scope in _SCOPES)
     within = {one.name for one in symbols if _plain(one.name).endswith(ends) or _plain(one.name) == asked}
@@ -298,6 +300,18 @@ def nearest(pattern: str, symbols: Sequence[Symbol]) -> tuple[str, ...]:
         return tuple(best[:_SUGGESTIONS])
     names = {readable(one.name) for one in symbols[:_MOST_COMPARED] if abs(len(one.name) - len(pattern)) < 64}
     return tuple(difflib.get_close_matches(pattern, names, _SUGGESTIONS, _WORST))
+
+
+def _overloads(pattern: str, symbols: Iterable[Symbol]) -> tuple[str, ...]:
+    """Functions of that name, where arguments are asked for that none of them has."""
+    bare = without_arguments(pattern)
+    word = in_every_symbol(bare)
+    if bare == pattern or not word:
+        return ()
+    named = sorted(
+        {readable(one.name) for one in symbols if word in one.name}, key=lambda name: (len(name), name)
+    )
+    return tuple([name for name in named if matches(bare, "", name)][:_SUGGESTIONS])
 
 
 def _plain(name: str) -> str:
