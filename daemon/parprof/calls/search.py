@@ -286,7 +286,7 @@ def _timed(elf: ElfFile, symbol: Symbol, at: Placement, symbols: Sequence[Symbol
 
 
 def nearest(pattern: str, symbols: Sequence[Symbol]) -> tuple[str, ...]:
-    """Names that were perhaps meant: that with other arguments, those that end as asked for, else those that look like it.
+    """Names that were perhaps meant: with other arguments, those that end as asked for, else those that look like it.
 
     Names have scopes of other forms than C++'s, too: Go's `main.(*Machine).Step` is its method `Step`.
     """
