@@ -265,6 +265,7 @@ def test_a_command_of_which_too_much_is_meant_does_not_stay_stopped() -> None:
     assert done.returncode == 0 and "narrower pattern" in done.stderr, (
         "its own exit code, and why it was not counted"
     )
+    assert "UsageError" not in done.stderr, "a sentence for people"
     assert float(done.stdout) > 0, "what it says itself"
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -316,6 +317,55 @@ def test_a_program_that_throws_through_it_ends_as_without_us(tmp_path: Path) -> 
     risky = run.times["thrower::Thrower::risky(int)"]
     assert risky.all.ended == 1999 and risky.unwound == 999 and not risky.unseen and not risky.open
     assert run.times["main"].all.ended == 1
+
+
+PANICS = """
+#define PLAIN __attribute__((noinline, noclone))
+static volatile long sink;
+static void *back[5];
+
+PLAIN void cleanup(void) __asm__("CLEANUP");
+PLAIN void cleanup(void) { sink++; }
+PLAIN void panics(void) { __builtin_longjmp(back, 1); }
+PLAIN void inner(int level)
+{
+	if (!level)
+		panics();
+	inner(level - 1);
+	sink++;
+}
+PLAIN void caught(int level)
+{
+	if (__builtin_setjmp(back))
+		cleanup();
+	else
+		inner(level);
+	sink++;
+}
+int main(void) { for (int i = 0; i < 7; i++) caught(i); return 0; }
+"""
+
+
+@pytest.mark.parametrize(
+    "cleanup",
+    [
+        "_RNvNvNtCsjrHSEGnQ3l9_3std9panicking12catch_unwind7cleanup",
+        "_RINvNvNtCsjrHSEGnQ3l9_3std9panicking12catch_unwind8do_catchuE",
+        "_RNvCsfLfy6EI15iL_7___rustc20___rust_panic_cleanup",
+        "_ZN3std9panicking3try7cleanup17h0123456789abcdefE",
+        "__rust_panic_cleanup",
+    ],
+)
+def test_calls_that_a_panic_leaves_end_where_it_is_caught(tmp_path: Path, cleanup: str) -> None:
+    """Rust's: each of the functions of several versions that are called there, in the frame that catches."""
+    source, program = tmp_path / "panics.c", tmp_path / "panics"
+    source.write_text(PANICS.replace("CLEANUP", cleanup))
+    subprocess.run(["gcc", "-O1", source, "-o", program], check=True)
+    run = timed(tmp_path, program, [], "caught", "inner")
+    assert run.exit_code == 0
+    caught, inner = run.times["caught"], run.times["inner"]
+    assert caught.all.ended == 7 and not caught.unwound
+    assert inner.all.ended == inner.unwound == 28 and not inner.unseen and not inner.open
 
 
 def test_recursion_a_hundred_thousand_deep(tmp_path: Path) -> None:

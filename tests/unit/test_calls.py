@@ -20,7 +20,7 @@ from parprof.calls.estimate import Estimate, Look, estimate
 from parprof.calls.exits import Exits
 from parprof.calls.finder import FunctionFinder
 from parprof.calls.placing import MAX_CALLS, CallPlace, References, place
-from parprof.calls.report import advice, as_json, print_result
+from parprof.calls.report import advice, as_json, notes, print_result
 from parprof.calls.result import CallProfile, make_result
 from parprof.calls.search import (
     MAX_ROUTINES,
@@ -326,6 +326,22 @@ def test_functions_that_are_made_at_run_time_are_told_to_be_out_of_reach() -> No
     assert "JIT" not in told(1 << 12), "a page for calls through pointers (libffi) is no compiler's"
 
 
+def test_of_a_stripped_program_it_is_said_before_names_of_its_libraries_are_suggested(
+    tmp_path: Path,
+) -> None:
+    stripped, source = tmp_path / "stripped", "#include <stdio.h>\nint main(void) { return getchar(); }"
+    subprocess.run([*COMPILE, "c", "-", "-s", "-o", stripped], input=source, text=True, check=True)
+    with subprocess.Popen([stripped], stdin=subprocess.PIPE) as child, DsoCache() as cache:
+        try:
+            load_map = LoadMap.read(child.pid, None, cache)
+            with FunctionFinder([parse_wanted("_dl_starts")], lambda places: {}, lambda: False) as finder:
+                finder.find(load_map)
+                (why,) = finder.missing()
+        finally:
+            child.kill()
+    assert "stripped has no names" in why and "stripped+0x" in why and "did you mean" not in why
+
+
 def test_only_instructions_are_probed(assembled: Path) -> None:
     """A probe in the middle of one breaks the program."""
     assert "prefix" in the_copy(assembled, "prefixed").why
@@ -483,17 +499,64 @@ def test_of_a_large_program_only_symbols_that_may_be_meant_are_demangled(
     assert set(demangled) == {"direct", "tail"}
 
 
-def test_parts_count_only_where_the_beginning_has_no_code(tmp_path: Path) -> None:
-    source = ".section .note.GNU-stack\n.text\n" + "".join(
-        f".type {name}, @function\n{name}: ret\n.size {name}, . - {name}\n"
-        for name in ("whole", "whole.part.0", "whole.cold", "rest.part.0", "same", "same2")
-    )
-    path = tmp_path / "parts.so"
+def function(name: str, *code: str) -> str:
+    return f".type {name}, @function\n{name}:\n" + "\n".join(code) + f"\n.size {name}, . - {name}\n"
+
+
+def assemble(path: Path, *functions: str) -> Path:
+    source = ".section .note.GNU-stack\n.text\n" + "".join(functions)
     subprocess.run([*COMPILE, "assembler", "-", "-shared", "-o", path], input=source, text=True, check=True)
+    return path
+
+
+def test_parts_count_only_where_the_beginning_has_no_code(tmp_path: Path) -> None:
+    names = ("whole", "whole.part.0", "whole.cold", "rest.part.0", "same", "same2")
+    path = assemble(tmp_path / "parts.so", *(function(name, "ret") for name in names))
     (whole,) = look_for(path, "whole").routines
-    assert [copy.symbol for copy in whole.copies] == ["whole"] and "inlined" in whole.notes[0]
+    assert [copy.symbol for copy in whole.copies] == ["whole"] and not whole.notes, (
+        "nobody goes on to its part"
+    )
     (rest,) = look_for(path, "rest").routines
     assert [copy.symbol for copy in rest.copies] == ["rest.part.0"] and "inlined" in rest.notes[0]
+
+
+def test_parts_are_counted_where_others_than_the_function_go_on_to_them(tmp_path: Path) -> None:
+    """Where gcc inlines the beginning: those calls were missing, and cpu/call too large by as much."""
+    path = assemble(
+        tmp_path / "parts.so",
+        function("whole", "test %edi, %edi", "je 1f", "jmp whole.part.0", "1: ret"),
+        function("whole.part.0", "push %rbx", "pop %rbx", "ret"),
+        function("one", "call whole.part.0", "ret"),
+        function("other", "nop", "jmp whole.part.0"),
+    )
+    for times in (False, True):
+        with ElfFile.open(str(path)) as elf:
+            (whole,) = search(elf, ["whole"], [], times=times).routines
+            begins = {one.name: one.value for one in elf.symbols()}
+        part = whole.copies[1]
+        assert part.symbol == "whole.part.0" and part.exits.untimed
+        assert [one.vaddr for one in part.places] == [begins["one"], begins["other"] + 1]
+        assert all(one.knows_caller for one in part.places)
+        assert whole.notes == (
+            "where its beginning is inlined, only calls that go on to its rest are counted",
+        )
+
+
+def test_a_call_goes_on_in_the_rest_of_the_function(tmp_path: Path) -> None:
+    """By a jump to it, which is no tail call: no time was left of such calls."""
+    path = assemble(
+        tmp_path / "parts.so",
+        function("whole", "push %rbx", "pop %rbx", "test %edi, %edi", "je 1f", "jmp whole.part.0", "1: ret"),
+        function("whole.part.0", "nop", "test %esi, %esi", "js 1f", "ret", "1: jmp whole.part.0.cold"),
+        function("whole.part.0.cold", "nop", "jmp other"),
+        function("other", "ret"),
+    )
+    with ElfFile.open(str(path)) as elf:
+        (routine,) = search(elf, ["whole"], [], times=True).routines
+        begins = {one.name: one.value for one in elf.symbols()}
+    (whole,) = routine.copies
+    at = (begins["whole"] + 8, begins["whole.part.0"] + 5, begins["whole.part.0.cold"] + 1)
+    assert whole.exits == Exits(at)
 
 
 def test_thousands_of_matches_are_counted_but_not_looked_at(tmp_path: Path) -> None:
@@ -504,6 +567,16 @@ def test_thousands_of_matches_are_counted_but_not_looked_at(tmp_path: Path) -> N
     subprocess.run([*COMPILE, "assembler", "-", "-shared", "-o", path], input=source, text=True, check=True)
     found = look_for(path, "f?*", "f?")
     assert found.matched >= 3000 and len(found.routines) == MAX_ROUTINES
+
+
+def test_of_a_name_with_other_arguments_its_overloads_are_named() -> None:
+    """What `std::string` stands for is too long to remember; names that look like it were those of libraries."""
+    symbols = [
+        Symbol(name, 16, 16, 1, 2)
+        for name in ("_ZN2ns4overEi", "_ZN2ns4overERKSs", "_ZNSs4overEi", "over_all")
+    ]
+    assert nearest("ns::over(long)", symbols) == ("ns::over(int)", "ns::over(std::string const&)")
+    assert nearest("over(long)", symbols)[:1] == ("ns::over(int)",)
 
 
 def test_stripped_files_name_nothing(compiled: Path, tmp_path: Path) -> None:
@@ -643,6 +716,27 @@ def test_cpu_time_per_call_is_sampled_time_by_exact_calls() -> None:
     assert row.inlined_in == ("around",)
 
 
+def test_what_is_inlined_around_a_call_or_within_it_is_time_of_that_call() -> None:
+    """Recursion of which a compiler inlines some levels, in `main` or in itself: 3,000,000 calls took "0.0 ns" each."""
+    f = Frame("f", "s.c", 3, 1, MODULE, address=0x1000)
+    main = Frame("main", "s.c", 30, 28, MODULE, address=0x1200)
+    inlined = Frame("f", "s.c", 3, 1, MODULE, address=0x1200, inlined=True)
+    work = Metrics(work_ns=3e6, samples=1)
+    paths = ((main, inlined, f), (main, f, inlined), (f, inlined, f))
+    result = made([PathSample(path, work, levels=(3e6, 3e6)) for path in paths])
+    (row,) = result.routines
+    assert row.inlined_cpu_s == 0.0 and row.cpu_per_call_s == pytest.approx(9e-3 / 15)
+    assert row.inlined_in == ("f", "main")
+    assert "f is inlined into f, main: calls there cannot be counted" in notes(result)
+
+
+def test_calls_that_samples_did_not_meet_have_no_cpu_time() -> None:
+    inlined = Frame("f", "s.c", 3, 1, MODULE, address=0x1200, inlined=True)
+    main = Frame("main", "s.c", 30, 28, MODULE, address=0x1200)
+    (row,) = made([PathSample((main, inlined), Metrics(work_ns=3e6, samples=1), levels=(3e6, 3e6))]).routines
+    assert row.cpu_per_call_s is None, "not 0.0: samples met inlined copies alone"
+
+
 def test_calls_of_a_time_without_samples_have_no_part_in_cpu_time_per_call() -> None:
     """Those of the look."""
     f = Frame("f", "s.c", 3, 1, MODULE, address=0x1000)
@@ -747,6 +841,7 @@ def test_where_nothing_was_called_it_is_said_what_that_may_mean() -> None:
     assert advice(result).startswith(
         "none of the functions was called at its own code"
     ) and "copies of them" in advice(result)
+    assert "children that it forks" in advice(result), "who counts a shell or a pool of workers"
     result.routines.clear()
     assert advice(result) == "nothing was counted: none of the functions was found, or could be probed"
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from parprof.exporters.screen import UNLIMITED, Screen, elided
 from parprof.exporters.table import render
 from parprof.exporters.views import VIEWS, View
-from parprof.metrics import METRICS, STALL, WAIT, Metrics
+from parprof.metrics import ACTIVATIONS, METRICS, STALL, WAIT, Metrics
 from parprof.model import Accounting, PathSample, ProcessInfo, Profile
 from profiles import any_profile, frame, heat, library, sample
 
@@ -188,6 +188,28 @@ def test_error_bars_where_there_is_room() -> None:
     )
     assert row[:3] == ["16.6", "0.0", "1.8"]
     assert "+-" not in text(heat())
+
+
+def test_a_row_tells_calls_that_all_its_functions_have() -> None:
+    """Three long calls shared a row with what they call often, and only the calls of that were told."""
+    main, long, often, inner = (frame(name) for name in ("main", "long", "often", "inner"))
+    profile = profile_of(
+        PathSample((main, long, often, inner), Metrics(work_ns=9e9, samples=900)),
+        PathSample((main,), Metrics.of({ACTIVATIONS: 3})),
+        PathSample((main, long), Metrics.of({ACTIVATIONS: 3})),
+        PathSample((main, long, often), Metrics.of({ACTIVATIONS: 70})),
+    )
+
+    def rows(details: bool) -> list[str]:
+        out = io.StringIO()
+        render(profile, View("context", "work", details=details), out)
+        return [line for line in out.getvalue().splitlines() if "(heat.c:10)" in line]
+
+    (together,) = rows(details=False)
+    assert "main > long > often > inner" in together
+    outer, within = rows(details=True)
+    assert "main > long (" in outer and "often > inner (" in within
+    assert re.search(r" 3 +3,000\.0 ", outer) and re.search(r" 70 +128\.6 ", within)
 
 
 def test_rows_that_cannot_be_told_apart_are_named() -> None:

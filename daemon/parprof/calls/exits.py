@@ -17,13 +17,23 @@ from parprof.files.elf import ElfFile, Symbol
 from parprof.loops.extents import function_at
 from parprof.loops.jumptables import JumpTables
 from parprof.loops.machinecode import Code, CodeError, Flow, read_code
+from parprof.symbols.names import without_clone_suffixes
 
 MAX_EXITS = 64
+MAX_LANDINGS = 1 << 10
 _MOST_PARTS = 8
+PART = ".part."
+"""In the name of a function's rest, whose beginning is inlined into who calls it."""
 ONE_INSTRUCTION = "it is entered and left at one instruction"
 _STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25", re.DOTALL)
 """The beginning of an entry of a procedure linkage table."""
 _CATCH = "__cxa_begin_catch"
+_RUST_CATCHES = re.compile(
+    "__rust_panic_cleanup$|3std9panicking(?:12catch_unwind|3try)(?:7cleanup|8do_catch)"
+)
+"""What Rust's `catch_unwind` calls first when a panic has come, by whatever scheme its name is mangled: one of them, or
+each from the one before it. The last is left of a program that is optimised as a whole, ``do_catch`` is of those that
+are not optimised at all."""
 _LONGJMP = frozenset(("longjmp", "_longjmp", "siglongjmp"))
 _LAST_OF_LONGJMP = re.compile(rb"\x4c\x89\xc4\x4c\x89\xcd\x90?\x3e?\xff\xe2", re.DOTALL)
 """glibc: ``mov %r8,%rsp; mov %r9,%rbp; jmp *%rdx``: the stack pointer is that of the target at the jump."""
@@ -51,6 +61,7 @@ def find_exits(elf: ElfFile, symbol: Symbol, site: int, symbols: Collection[Symb
     try:
         starts = {one.value for one in symbols}
         parts = [read_code(elf, vaddr, size) for vaddr, size in _ranges(symbol, symbols)]
+        _add_rests(elf, parts, symbol, symbols)
         _add_nameless(elf, parts, starts)
         found = sorted({exit for part in parts for exit in _exits(elf, part, parts, site, starts)})
     except (CodeError, _Unclear) as error:
@@ -67,6 +78,23 @@ def _ranges(symbol: Symbol, symbols: Iterable[Symbol]) -> Iterator[tuple[int, in
     yield symbol.value, symbol.size
     cold = f"{symbol.name}.cold"
     yield from {(one.value, one.size) for one in symbols if one.name == cold}
+
+
+def _add_rests(elf: ElfFile, parts: list[Code], symbol: Symbol, symbols: Iterable[Symbol]) -> None:
+    """Add what compilers have moved out of it so that its beginning can be inlined, if it jumps there.
+
+    Where others call that, they have not entered the function, and no call of it ends.
+    """
+    name = without_clone_suffixes(symbol.name)
+    rests = {
+        one.value: one
+        for one in symbols
+        if one.name.startswith(name) and PART in one.name and without_clone_suffixes(one.name) == name
+    }
+    for part in parts:  # it grows
+        for target in _direct_targets(part):
+            if (rest := rests.pop(target, None)) is not None and rest.value != symbol.value:
+                parts += [read_code(elf, vaddr, size) for vaddr, size in _ranges(rest, symbols)]
 
 
 def _add_nameless(elf: ElfFile, parts: list[Code], starts: Collection[int]) -> None:
@@ -139,18 +167,22 @@ def _exits(elf: ElfFile, code: Code, parts: list[Code], site: int, starts: set[i
 
 
 def find_landings(elf: ElfFile, symbols: Iterable[Symbol]) -> tuple[int, ...]:
-    """Where threads of C and C++ go on after an exception or longjmp, ELF virtual addresses of instructions.
+    """Where threads of C, C++ and Rust go on after an exception, a panic or longjmp: ELF addresses of instructions.
 
     Raises:
         ElfError: the file cannot be read.
     """
-    named = {one.name: one.value for one in symbols if one.name == _CATCH or one.name in _LONGJMP}
-    found = {value for name, value in named.items() if name == _CATCH}
-    if named.keys() & _LONGJMP:
+    found = set()
+    has_longjmp = False
+    for one in symbols:
+        has_longjmp = has_longjmp or one.name in _LONGJMP
+        if one.name == _CATCH or _RUST_CATCHES.search(one.name):
+            found.add(one.value)
+    if has_longjmp:
         for segment in elf.code:
             code = elf.read_at(segment.offset, segment.file_size)
             found |= {
                 segment.vaddr + match.end() - _SIZE_OF_JUMP - (code[match.end() - 3] == 0x3E)
                 for match in _LAST_OF_LONGJMP.finditer(code)
             }
-    return tuple(sorted(found))
+    return tuple(sorted(found)[:MAX_LANDINGS])

@@ -76,6 +76,8 @@ class FunctionFinder(Closing):
         """Whether it runs functions of Python's."""
         self.searched = 0
         """Files that were, and that name functions."""
+        self._nameless = ""
+        """The program's own file, if that names none."""
 
     def find(self, load_map: LoadMap) -> list[tuple[Dso, Found]]:
         """The files that are mapped, and what they have."""
@@ -117,6 +119,8 @@ class FunctionFinder(Closing):
         except ValueError:
             self.problems[dso.path] = visible(str(answer.get("problem") or "no sensible answer"), 500)
             return Found()
+        if dso is executable and not found.functions:
+            self._nameless = dso.name
         apart = [part for one in found.routines for part in self._apart(dso, one)]
         found = found._replace(routines=tuple(_in_module(one, dso.name) for one in apart))
         self._note(dso, found, [*named, *(one for one, _ in addressed)])
@@ -223,6 +227,11 @@ class FunctionFinder(Closing):
             return (
                 f"{no_code}, but debug information of {module} has the name: a function that is inlined wherever it is "
                 f"called; {_INSTEAD}"
+            )
+        if self._nameless:
+            return (
+                f"{no_code}; {self._nameless} has no names of its own (stripped): name its functions as reports do, "
+                f"{self._nameless}+0x..."
             )
         nearest = list(dict.fromkeys(self._suggestions.get(wanted.text, ())))[:3]
         if nearest:

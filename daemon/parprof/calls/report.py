@@ -30,8 +30,9 @@ def advice(result: CallProfile) -> str:
         return "nothing was counted: none of the functions was found, or could be probed"
     if not called:
         return (
-            "none of the functions was called at its own code; a compiler may have put copies of them into their "
-            "callers (inlined), where there is no call: count these"
+            "none of the functions was called at its own code by this process; a compiler may have put copies of them "
+            "into their callers (inlined), where there is no call: count these; or children that it forks call them, "
+            "which are processes of their own: give the PID of one"
         )
     row = max(called, key=lambda row: (row.cpu_s, row.calls.all))
     rate = row.calls.all / result.counted_s if result.counted_s else 0.0
@@ -127,14 +128,15 @@ def notes(result: CallProfile) -> list[str]:
     idle = [row.function.name for row in result.routines if not row.calls.all]
     if idle and len(idle) < len(result.routines):
         more = f" and {len(idle) - 3} more" if len(idle) > 3 else ""
-        out.append(f"not called: {', '.join(idle[:3])}{more}")
+        out.append(f"not called by this process, whose children are not counted: {', '.join(idle[:3])}{more}")
     for row in result.routines:
         out += [f"{row.function.name}: {text}" for text in row.notes]
-        if row.inlined_cpu_s:
+        if row.inlined_in:
             into = ", ".join(row.inlined_in[:3])
+            time = f", and their {duration(row.inlined_cpu_s)} of CPU time are not in cpu/call"
             out.append(
-                f"{row.function.name} is inlined into {into}: calls there cannot be counted, and their "
-                f"{duration(row.inlined_cpu_s)} of CPU time are not in cpu/call"
+                f"{row.function.name} is inlined into {into}: calls there cannot be counted"
+                f"{time if row.inlined_cpu_s else ''}"
             )
     out += time_notes(result)
     unsure = sum(row.calls.unsure for row in result.routines)

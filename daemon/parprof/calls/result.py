@@ -6,7 +6,7 @@ probe at its return is needed. The state of a call is that of the whole program 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
 from typing import Protocol
@@ -26,6 +26,8 @@ from parprof.model import Frame, Profile
 from parprof.values import dataclass
 
 UNKNOWN_CALLER = "[unknown]"
+_NO_TIME_S = 1e-9
+"""What sums of floating point differ by is no time."""
 
 
 @dataclass(slots=True)
@@ -42,7 +44,8 @@ class RoutineCalls:
     own_cpu_s: float = 0.0
     """CPU time in the routine itself, sampled."""
     inlined_cpu_s: float = 0.0
-    """CPU time in copies that are inlined into other functions, whose calls cannot be counted; part of the others."""
+    """CPU time in copies that are inlined into other functions, whose calls cannot be counted, as far as it is not of a
+    call that is: one around it, or within it. Part of the others."""
     inlined_in: tuple[str, ...] = ()
     dear: bool = False
     """Some of its calls were counted where that is dear."""
@@ -59,11 +62,10 @@ class RoutineCalls:
 
     @property
     def cpu_per_call_s(self) -> float | None:
-        """Sampled CPU time by exact calls; None where either is missing or inlined copies blur it."""
+        """Sampled CPU time by exact calls; None where either is missing."""
         calls = self.calls.all - self.unsampled
-        if not calls or not self.cpu_s:
-            return None
-        return max(self.cpu_s - self.inlined_cpu_s, 0.0) / calls
+        counted_s = self.cpu_s - self.inlined_cpu_s
+        return counted_s / calls if calls and counted_s > _NO_TIME_S else None
 
 
 @dataclass(slots=True)
@@ -195,7 +197,7 @@ def _arcs(
     frames = resolve({place for _, _, _, place in places if place is not None})
     out: dict[tuple[Function, Function], Arc] = {}
     for site, calls, took, place in places:
-        frame = frames[place][0] if place is not None else Frame(UNKNOWN_CALLER)
+        frame = _calling(frames[place], site) if place is not None else Frame(UNKNOWN_CALLER)
         from_function = Function(frame.name, frame.module, frame.file, frame.start_line)
         callee = names.routine(site)
         arc = out.setdefault((from_function, callee), Arc(from_function, callee))
@@ -204,6 +206,12 @@ def _arcs(
         if frame.line:
             arc.lines[frame.line] = arc.lines.get(frame.line, 0) + calls.all
     return list(out.values())
+
+
+def _calling(frames: Sequence[Frame], site: CountedSite) -> Frame:
+    """Who calls, of the frames at an instruction: not the function itself, whose beginning is inlined there."""
+    is_own = site.copy.is_part and frames[0].inlined and frames[0].name == site.routine.name
+    return frames[1] if is_own else frames[0]
 
 
 def _join(routines: Mapping[Function, RoutineCalls], names: _Names, profile: Profile) -> None:
@@ -221,17 +229,28 @@ def _join(routines: Mapping[Function, RoutineCalls], names: _Names, profile: Pro
         same = {(name, module) for name, module, _ in row.frames}
         found = next((inlined[key] for key in same if key in inlined), None)
         if found is not None:
-            row.inlined_cpu_s = sum(found.values()) / 1e9
-            row.inlined_in = tuple(sorted(found, key=lambda name: -found[name]))
+            row.inlined_cpu_s = found.uncounted_ns / 1e9
+            row.inlined_in = tuple(sorted(found.into_ns, key=lambda name: -found.into_ns[name]))
 
 
-def _inlined(profile: Profile) -> dict[tuple[str, str], dict[str, float]]:
-    """CPU time in inlined copies of functions, by the function around them."""
-    out: dict[tuple[str, str], dict[str, float]] = {}
+@dataclass(slots=True)
+class _Inlined:
+    """CPU time in inlined copies of a function."""
+
+    into_ns: dict[str, float] = field(default_factory=dict)
+    """By the function around them."""
+    uncounted_ns: float = 0.0
+    """Where no code of the function's own is on the call path, whose calls are counted."""
+
+
+def _inlined(profile: Profile) -> dict[tuple[str, str], _Inlined]:
+    """CPU time in inlined copies of functions."""
+    out: dict[tuple[str, str], _Inlined] = {}
     for sample in profile.samples:
         work_ns = sample.metrics.work_ns
         if not work_ns:
             continue
+        counted = {(frame.name, frame.module) for frame in sample.path if not frame.inlined}
         seen: set[tuple[str, str]] = set()
         around = ""
         for frame in sample.path:
@@ -239,8 +258,9 @@ def _inlined(profile: Profile) -> dict[tuple[str, str], dict[str, float]]:
                 continue
             if frame.inlined and (key := (frame.name, frame.module)) not in seen:
                 seen.add(key)
-                by_function = out.setdefault(key, {})
-                by_function[around] = by_function.get(around, 0.0) + work_ns
+                found = out.setdefault(key, _Inlined())
+                found.into_ns[around] = found.into_ns.get(around, 0.0) + work_ns
+                found.uncounted_ns += work_ns * (key not in counted)
             if not frame.inlined:
                 around = frame.name
     return out

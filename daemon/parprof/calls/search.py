@@ -6,8 +6,16 @@ import difflib
 from collections.abc import Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
-from parprof.calls.exits import MAX_EXITS, ONE_INSTRUCTION, Exits, find_exits, find_landings
-from parprof.calls.placing import CallPlace, FileCode, Placement
+from parprof.calls.exits import (
+    MAX_EXITS,
+    MAX_LANDINGS,
+    ONE_INSTRUCTION,
+    PART,
+    Exits,
+    find_exits,
+    find_landings,
+)
+from parprof.calls.placing import MAX_CALLS, CallPlace, FileCode, Placement
 from parprof.calls.wanted import (
     MAX_TEXT,
     in_every_symbol,
@@ -36,7 +44,7 @@ NAMELESS = "+0x"
 
 
 class Copy(NamedTuple):
-    """A function's code: the function itself, or a compiler's copy of it."""
+    """A function's code: the function itself, or a compiler's copy of it, or of its rest."""
 
     symbol: str
     vaddr: int
@@ -45,6 +53,11 @@ class Copy(NamedTuple):
     places: tuple[CallPlace, ...]
     exits: Exits = Exits()
     """Where its calls end, if that was looked for."""
+
+    @property
+    def is_part(self) -> bool:
+        """Its rest: the beginning is inlined into who calls it."""
+        return PART in self.symbol
 
 
 class FoundFunction(NamedTuple):
@@ -188,7 +201,7 @@ def _is_cold(symbol: Symbol) -> bool:
 
 
 def _is_part(symbol: Symbol) -> bool:
-    return ".part." in symbol.name
+    return PART in symbol.name
 
 
 def _drop_aliases(meant: dict[str, list[Symbol]]) -> None:
@@ -204,17 +217,21 @@ def _drop_aliases(meant: dict[str, list[Symbol]]) -> None:
 def _routines(
     elf: ElfFile, symbols: list[Symbol], meant: dict[str, list[Symbol]], nop5_is_cheap: bool, times: bool
 ) -> list[FoundFunction]:
-    chosen: list[tuple[str, list[Symbol], tuple[str, ...]]] = []
+    code = FileCode(elf, symbols)
+    chosen: list[tuple[str, list[Symbol], tuple[Copy, ...], tuple[str, ...]]] = []
     for name, copies in meant.items():
         whole = [one for one in copies if not _is_part(one)]
+        parts = [one for one in copies if _is_part(one)] if whole else []
+        rest = _called_parts(code, parts, whole)
         notes = []
-        if whole and len(whole) < len(copies):
+        if parts and rest is None:
             notes.append("where its beginning is inlined and only its rest is called, that is not counted")
+        elif rest:
+            notes.append("where its beginning is inlined, only calls that go on to its rest are counted")
         elif not whole:
             notes.append("its beginning is inlined: only calls that go on to its rest are counted")
-        chosen.append((name, whole or copies, tuple(notes)))
-    flat = [one for _, copies, _ in chosen for one in copies]
-    code = FileCode(elf, symbols)
+        chosen.append((name, whole or copies, rest or (), tuple(notes)))
+    flat = [one for _, copies, _, _ in chosen for one in copies]
     placements = code.place_all(flat, nop5_is_cheap=nop5_is_cheap, entries_only=times)
     made = [
         _timed(elf, one, at, symbols) if times else Copy(one.name, one.value, at.why, at.places)
@@ -225,8 +242,33 @@ def _routines(
     counted = code.place_all([flat[index] for index in untimed], nop5_is_cheap=nop5_is_cheap)
     for index, at in zip(untimed, counted, strict=True):
         made[index] = made[index]._replace(why=at.why, places=at.places)
-    rest = iter(made)
-    return [FoundFunction(name, tuple(next(rest) for _ in copies), notes) for name, copies, notes in chosen]
+    left = iter(made)
+    return [
+        FoundFunction(name, (*(next(left) for _ in copies), *rest), notes)
+        for name, copies, rest, notes in chosen
+    ]
+
+
+def _called_parts(
+    code: FileCode, parts: Sequence[Symbol], whole: Sequence[Symbol]
+) -> tuple[Copy, ...] | None:
+    """Parts of functions that have code of their own, where others go on to them; None: not all such places are known.
+
+    Who calls the function as a whole goes on to its part, too, and is counted at its beginning.
+    """
+    out = []
+    found = code.references(parts) if parts else {}
+    for one in parts:
+        references = found[one.value]
+        own = [(begin.value, begin.value + begin.size) for begin in whole]
+        calls = [at for at in references.calls if not any(begin <= at < end for begin, end in own)]
+        if references.other or len(calls) > MAX_CALLS:
+            return None
+        if calls:
+            places = tuple(CallPlace(at, True, True) for at in calls)
+            exits = Exits(untimed="its beginning is inlined")
+            out.append(Copy(one.name, one.value, "where others than the function go on to it", places, exits))
+    return tuple(out)
 
 
 def _timed(elf: ElfFile, symbol: Symbol, at: Placement, symbols: Sequence[Symbol]) -> Copy:
@@ -244,10 +286,12 @@ def _timed(elf: ElfFile, symbol: Symbol, at: Placement, symbols: Sequence[Symbol
 
 
 def nearest(pattern: str, symbols: Sequence[Symbol]) -> tuple[str, ...]:
-    """Names that were perhaps meant: those that end as asked for, else those that look like it.
+    """Names that were perhaps meant: with other arguments, those that end as asked for, else those that look like it.
 
     Names have scopes of other forms than C++'s, too: Go's `main.(*Machine).Step` is its method `Step`.
     """
+    if overloads := _overloads(pattern, symbols):
+        return overloads
     asked = _plain(pattern)
     ends = tuple(scope + asked for scope in _SCOPES)
     within = {one.name for one in symbols if _plain(one.name).endswith(ends) or _plain(one.name) == asked}
@@ -256,6 +300,18 @@ def nearest(pattern: str, symbols: Sequence[Symbol]) -> tuple[str, ...]:
         return tuple(best[:_SUGGESTIONS])
     names = {readable(one.name) for one in symbols[:_MOST_COMPARED] if abs(len(one.name) - len(pattern)) < 64}
     return tuple(difflib.get_close_matches(pattern, names, _SUGGESTIONS, _WORST))
+
+
+def _overloads(pattern: str, symbols: Iterable[Symbol]) -> tuple[str, ...]:
+    """Functions of that name, where arguments are asked for that none of them has."""
+    bare = without_arguments(pattern)
+    word = in_every_symbol(bare)
+    if bare == pattern or not word:
+        return ()
+    named = sorted(
+        {readable(one.name) for one in symbols if word in one.name}, key=lambda name: (len(name), name)
+    )
+    return tuple([name for name in named if matches(bare, "", name)][:_SUGGESTIONS])
 
 
 def _plain(name: str) -> str:
@@ -285,7 +341,7 @@ def found_from_json(raw: Any) -> Found:
             tuple((_number(index), tuple(map(_text, _list(names)))) for index, names in _list(suggestions)),
             tuple(_number(one) for one in _list(indirect)),
             _number(functions),
-            tuple(_number(one) for one in _list(landings, MAX_EXITS)),
+            tuple(_number(one) for one in _list(landings, MAX_LANDINGS)),
             tuple(_number(one) for one in _list(inlined)),
         )
     except TypeError as error:

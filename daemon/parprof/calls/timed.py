@@ -94,7 +94,9 @@ def time_notes(result: CallProfile) -> list[str]:
         if times.unseen:
             out.append(f"{row.function.name}: {times.unseen:,} calls ended unseen: their times are missing")
         if times.unwound:
-            out.append(f"{row.function.name}: {times.unwound:,} calls were left by an exception or longjmp")
+            out.append(
+                f"{row.function.name}: {times.unwound:,} calls were left by an exception, a panic or longjmp"
+            )
     return out
 
 

@@ -102,12 +102,15 @@ def matches(pattern: str, symbol: str, name: str) -> bool:
 
     >>> matches("push", "_ZN5Stack4pushEi", "Stack::push(int)"), matches("Stack::p*", "", "Stack::push(int)")
     (True, True)
+    >>> matches("push(a::T*)", "", "Stack::push(a::T*)"), matches("push(int)", "", "Stack::push(a::T*)")
+    (True, False)
     """
     bare = without_arguments(name)
     plain = without_types(bare)
     forms = {symbol, name, bare, plain}
-    if "::" not in pattern:
-        forms |= {without_scopes(bare), without_scopes(plain)}
+    if "::" not in without_arguments(pattern):
+        last = without_scopes(bare)
+        forms |= {last, last + name[len(bare) :], without_scopes(plain)}
     if (of_module := _FORTRAN.fullmatch(symbol)) is not None:
         forms |= {of_module[2], f"{of_module[1]}::{of_module[2]}"}
     if not names_many(pattern):

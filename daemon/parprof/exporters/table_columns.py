@@ -14,7 +14,7 @@ from parprof.attribution.interval import metric_interval
 from parprof.exporters import concurrency_table
 from parprof.exporters.concurrency_table import ConcurrencyTable
 from parprof.exporters.screen import Screen, small_bar
-from parprof.exporters.table_rows import Item, Row
+from parprof.exporters.table_rows import Item, Row, called_function, tells_calls
 from parprof.exporters.views import View
 from parprof.metrics import (
     ACTIVATIONS,
@@ -58,7 +58,7 @@ class Column:
     cell: Callable[[Item, Item], str]
     """Of the first and the last item of a row."""
     of_function: bool = False
-    """The last one that is a function is meant, not a loop of it."""
+    """The one whose calls the row tells is meant, not the last one."""
 
 
 class Columns:
@@ -90,7 +90,7 @@ class Columns:
     def cells(self, row: Row, columns: Sequence[Column]) -> list[str | Text]:
         """What these say of a row."""
         last = row.items[-1]
-        function = next((item for item in reversed(row.items) if not item.procedure.is_loop), last)
+        function = called_function(row.items)
         texts = [column.cell(row.items[0], function if column.of_function else last) for column in columns]
         return self._coloured(texts, row, columns)
 
@@ -144,16 +144,11 @@ class Columns:
                 self._ratio_column(one, this, mine)
                 for one in ratios_of(self._total.events, self._total.cpu_ns)
             ),
-            *(self._call_columns() if self._tells_calls() else ()),
+            *(self._call_columns() if tells_calls(self._view, self._total) else ()),
             Column(f"samples\n{this}.", 7, lambda first, last: str(mine(first, last).samples)),
             Column("verdict\nincl.", 7, lambda first, last: _VERDICTS[verdict(first.inclusive)]),
             *([Column("x if\nfixed", 5, gain)] if self._has_gains() else []),
         ]
-
-    def _tells_calls(self) -> bool:
-        """Whether rows are functions in call paths, of which calls were told apart; with -v, where there is room."""
-        by_path = self._view.view in ("context", "callers", "flat")
-        return self._view.details and by_path and self._total[ACTIVATIONS] > 0
 
     def _call_columns(self) -> list[Column]:
         """How often the row's function was called, at least, and so what a call took at most: few long calls, or many

@@ -10,7 +10,7 @@ from parprof.cct.views import CallerNode, FunctionTotals, callers_view, flat_vie
 from parprof.errors import UsageError
 from parprof.exporters import breakdown
 from parprof.exporters.views import View
-from parprof.metrics import METRICS, Metrics
+from parprof.metrics import ACTIVATIONS, METRICS, Metrics
 from parprof.model import Profile
 from parprof.untrusted import printable
 from parprof.values import dataclass
@@ -26,6 +26,9 @@ _ROWS_COMPARED = 10
 
 _SAME_SHARE = 0.99
 """A caller and its only callee share a row if the callee has so much of what the caller has."""
+
+_WITH_CALLS = ("context", "callers", "flat")
+"""Views whose rows are functions."""
 
 Item = Node | CallerNode | FunctionTotals
 TreeItem = Node | CallerNode
@@ -54,6 +57,17 @@ class Chosen:
     """How many calls were folded into the first of a recursion."""
 
 
+def tells_calls(view: View, total: Metrics) -> bool:
+    """Whether rows are functions in call paths, of which calls were told apart; with -v, where there is room."""
+    return view.details and view.view in _WITH_CALLS and total[ACTIVATIONS] > 0
+
+
+def called_function(items: Sequence[Item]) -> Item:
+    """Of items that share a row, the one whose calls it tells: the last one of which any were told apart."""
+    functions = [one for one in items if not one.procedure.is_loop] or items[-1:]
+    return next((one for one in reversed(functions) if one.exclusive[ACTIVATIONS]), functions[-1])
+
+
 class Rows:
     """Chooses the rows of one view of one tree, sorted by one metric."""
 
@@ -78,6 +92,7 @@ class Rows:
         self._own = view.is_exclusive
         self._total = tree.root.inclusive
         self._amount = _amount_of(view.sort, self._total)
+        self._tells_calls = tells_calls(view, self._total)
 
     def choose(self) -> Chosen:
         """Those of the view."""
@@ -164,7 +179,9 @@ class Rows:
                 left_out += 1
                 continue
             chain = [item]
-            while (only := self._only_callee(chain[-1])) is not None:
+            while (only := self._only_callee(chain[-1])) is not None and self._is_called_as_often(
+                only, chain
+            ):
                 left_out += len(chain[-1].children) - 1
                 chain.append(only)
             candidates.append(tuple(chain))
@@ -185,6 +202,11 @@ class Rows:
             if all(part >= whole for part, whole in zip(parts, least, strict=True)):
                 return callee
         return None
+
+    def _is_called_as_often(self, item: TreeItem, chain: Sequence[TreeItem]) -> bool:
+        """Whether calls that a row tells of an item may be taken for those of its callers in the row."""
+        calls, before = item.exclusive[ACTIVATIONS], called_function(chain).exclusive[ACTIVATIONS]
+        return not self._tells_calls or not calls or not before or calls == before
 
     def _drawn(self, kept: list[tuple[TreeItem, ...]]) -> list[Row]:
         """Draw the trees that these items make, the heaviest first everywhere, as in ``kept``."""

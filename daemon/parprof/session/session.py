@@ -409,7 +409,7 @@ class Session:
                 try:
                     target.probing.cut_off(cut)
                 except (ParprofError, OSError) as error:
-                    target.note_failure(f"{type(error).__name__}: {error}")
+                    target.note_failure(_told(error))
 
     def _act(self, record: ControlRecord) -> None:
         if record.kind == records.RECORD_SEEN:
@@ -427,7 +427,7 @@ class Session:
         except (ParprofError, OSError) as error:  # one target's failure never stops the others
             target = self.live(record.pid)
             if target is not None:
-                target.note_failure(f"{type(error).__name__}: {error}")
+                target.note_failure(_told(error))
 
     def _leader_ended(self, target: Target) -> None:
         """The first thread of a process has ended, as a rule with all others."""
@@ -620,3 +620,8 @@ def _by_image(found: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
     for image, one in found:
         out.setdefault(image, []).append(one)
     return out
+
+
+def _told(error: ParprofError | OSError) -> str:
+    """An error in a note: ours are sentences for people."""
+    return str(error) if isinstance(error, ParprofError) else f"{type(error).__name__}: {error}"
