@@ -4,6 +4,7 @@ tests/workloads/asked.c. Where its threads wait is told all the same."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,14 +26,20 @@ while True:
     time.sleep(0.001)
 """
 SECONDS = 5
+TRIES = 5
+"""By chance it may be the places of waits alone that are found too dear; then there are no looks."""
 
 
 @pytest.mark.alone
 def test_a_server_with_hardly_anything_to_do_waits_for_requests(tmp_path: Path) -> None:
-    profile = attached(tmp_path)
-    report, text = report_of(profile), " ".join(shown(profile).split())
+    for _ in range(TRIES):
+        profile = attached(tmp_path)
+        text = " ".join(shown(profile).split())
+        if looked_up := re.search(r"where threads wait was then looked up \d\d+ times", text):
+            break
+    assert looked_up, text
     assert "context switches are no longer followed" in text, text
-    assert "where threads wait was then looked up" in text, text
+    report = report_of(profile)
     stall_s, outside_s = (report["totals"][metric] for metric in ("stall_s", "outside_s"))
     assert outside_s > 0.6 * 2 * report["elapsed_s"], report["causes"]
     assert stall_s < 0.1 * outside_s, report["causes"]
