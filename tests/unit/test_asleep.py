@@ -41,7 +41,7 @@ class Machine:
         mapped = SimpleNamespace(maps=SimpleNamespace(epoch=0))
         process = SimpleNamespace(pid=1)
         self.target = SimpleNamespace(image=IMAGE, scope=scope, mapped=mapped, process=process, language=None)
-        monkeypatch.setattr(asleep, "_look_at", self._look_at)
+        monkeypatch.setattr(asleep, "look_at", self._look_at)
         self.meanwhile = Meanwhile(cast(Any, self.target), lambda dso: None)
         self.stacks = StackTable()
 
@@ -176,7 +176,7 @@ def test_their_names_are_not_looked_for(machine: Machine, monkeypatch: pytest.Mo
     def look_at(target: Any, tid: int, tables: Any) -> Asleep:
         return Asleep(target, tid, RawStack(b"", 0, b"", 0, 0), functions)
 
-    monkeypatch.setattr(asleep, "_look_at", look_at)
+    monkeypatch.setattr(asleep, "look_at", look_at)
     (key,) = machine.cut({blocked(1): Count(1, 10)})
     places = machine.stacks.get(key.kernel).frames
     assert [is_return for _, is_return in places] == [False, True]

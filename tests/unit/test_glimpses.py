@@ -56,6 +56,7 @@ def test_what_nobody_saw_belongs_to_the_glimpses_around_it() -> None:
         "glimpsed_us": 150_000,
         "unfollowed_us": 950_000,
         "unglimpsed_us": 0,
+        "looks": 0,
     }
     assert totals_ms(one.weigh(seen(2, 10, user=9))) == {9: 90.0}, "what came late"
 

@@ -95,6 +95,8 @@ class Glimpses:
         self._number = 0
         self._held: dict[int, ByTime] = {}
         self._count = 0
+        self.looks = 0
+        """How often threads were looked at where there was no glimpse: `parprof.session.looks`."""
         self._seen, self._gaps = Span(), Span()
         """What they saw, and what nobody saw between them, before and after."""
 
@@ -165,6 +167,11 @@ class Glimpses:
         return self._last
 
     @property
+    def count(self) -> int:
+        """Of those that have ended and stand for something."""
+        return self._count
+
+    @property
     def is_open(self) -> bool:
         """Whether one lasts."""
         return self._last is not None and not self._last.end_ns
@@ -188,7 +195,8 @@ class Glimpses:
             "glimpses": self._count,
             "glimpsed_us": seen.took_ns // 1000,
             "unfollowed_us": gaps.took_ns // 1000,
-            "unglimpsed_us": round(max(gaps.took_ns - alike_ns, 0)) // 1000,
+            "unglimpsed_us": 0 if self.looks else round(max(gaps.took_ns - alike_ns, 0)) // 1000,
+            "looks": self.looks,
         }
 
     def weigh(self, by_time: ByTime) -> ByTime:

@@ -77,6 +77,11 @@ def measurement_notes(measured: Measurement, rows: RowMaker) -> list[str]:
             f"{counted['glimpsed_us'] / 1e6:.2f} s in all: {stall_s:.2f} s"
             " of stall are shared out by them, and how long threads waited is estimated"
         )
+    if looks := counted.get("looks"):
+        out.append(
+            f"where threads wait was then looked up {looks:,} times, from outside: what is told of stall since then"
+            " is shared out by that, and how long threads waited is estimated"
+        )
     if rows.unknown:
         out.append(f"{rows.unknown} samples are of work whose creation was not seen: below [unknown context]")
     if rows.incomplete_though_whole:  # the others have been told of as cut short

@@ -51,7 +51,8 @@ _MOST = 64
 """Threads that are looked at: each takes some 0.1 ms."""
 _KERNEL_FRAME = re.compile(r"\[<[0-9a-f]*>\] ([\w.]+)\+(0x[0-9a-f]+)/0x[0-9a-f]+(?: (\[\w+\]))?")
 _KERNEL_END = len(STACK_ENDS)
-_NO_TABLE = STACK_ENDS.index("no_table")
+NO_TABLE = STACK_ENDS.index("no_table")
+"""A stack that ends where unwind tables are missing, perhaps for now."""
 _SOMEWHERE = 1
 """Behind a function's first byte: a return address there is in that function, and not in the one before it."""
 _ENTERED = {
@@ -87,13 +88,18 @@ class Asleep:
         return KIND_AWAITED.get(self.awaits) or wait_kind(function.name for function, _ in self.kernel)
 
 
+Finder = Callable[[Target, int, Tables], Asleep | None]
+"""Finds out where a thread of a process sleeps."""
+
+
 class Sleepers:
     """The threads that sleep, and of which nobody saw where they went to sleep."""
 
-    def __init__(self, targets: Mapping[int, Target], tables: Tables) -> None:
-        """``targets``: those that live, by image."""
+    def __init__(self, targets: Mapping[int, Target], tables: Tables, finder: Finder | None = None) -> None:
+        """``targets``: those that live, by image. ``finder``: instead of `look_at`."""
         self._targets = targets
         self._tables = tables
+        self._finder = finder
         self._found: dict[SampleKey, Asleep] = {}
 
     def look(self, unended: Facts) -> None:
@@ -107,13 +113,13 @@ class Sleepers:
             if key.state is ThreadState.BLOCKED and not key.user and key.image in self._targets
         }
         self._found = {
-            key: one for key, one in self._found.items() if key in placeless and one.user.end != _NO_TABLE
+            key: one for key, one in self._found.items() if key in placeless and one.user.end != NO_TABLE
         }
         tables = _Remembered(self._tables)
         longest = sorted(placeless, key=lambda key: (placeless[key], key), reverse=True)[:_MOST]
         for key in longest:
             if key not in self._found:
-                found = _look_at(self._targets[key.image], key.tid, tables)
+                found = (self._finder or look_at)(self._targets[key.image], key.tid, tables)
                 if found is not None:
                     self._found[key] = found
 
@@ -247,8 +253,8 @@ def _put(stack: RawStack, stacks: StackTable, image: int = 0) -> int:
     return digest
 
 
-def _look_at(target: Target, tid: int, tables: Tables) -> Asleep | None:
-    """``None``: it runs, or may not be looked at."""
+def look_at(target: Target, tid: int, tables: Tables) -> Asleep | None:
+    """Where a thread sleeps. ``None``: it runs, or may not be looked at."""
     load_map = target.mapped.newest
     folder = f"/proc/{target.process.pid}/task/{tid}"
     with suppress(OSError, ValueError):

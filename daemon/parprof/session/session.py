@@ -36,6 +36,7 @@ from parprof.session.cost import CostMeter
 from parprof.session.early_mappings import EarlyMappings
 from parprof.session.gathered import Gathered
 from parprof.session.lifecycle import End, Lives, State
+from parprof.session.looks import Looks
 from parprof.session.pace import Pace
 from parprof.session.region_rate import RegionRate
 from parprof.session.sources import Source
@@ -110,6 +111,7 @@ class Session:
         self._gathered = Gathered(self.targets, self._intervals)
         self._asleep: dict[int, Meanwhile] = {}
         """By image: where threads sleep of those whose waits are looked for."""
+        self._looks = Looks(self.builder.at_hand, kernel.stacks) if by_interval else None
         self._early = EarlyMappings()
         self.trace: list[TraceRecord] = []
         self._spins = SpinFinder(kernel.stacks)
@@ -281,6 +283,7 @@ class Session:
         self._note_levels()
         self._look_after_storm(now)
         self.kernel.breaker.look_at_glimpses()
+        self._look_where_threads_sleep()
         self._drain_in_time(now)
         self._learn_spins()
         self._check_in_time(now)
@@ -302,6 +305,7 @@ class Session:
         is_busy = (
             self.kernel.trace_log is not None  # its ring is filled by all that happens
             or self.kernel.breaker.glimpses.is_open
+            or not self.kernel.breaker.follows_switches
             or any(target.language is not None for target in self._lives.living())  # functions come and go
         )
         rest_s = self.pace.rest_s(now_s - self.started_ns / 1e9, is_busy=is_busy)
@@ -397,6 +401,24 @@ class Session:
         if self.pace.glimpses and self._storms.is_over(now):
             with suppress(ParprofError, OSError):  # it goes on without them
                 self.kernel.glimpse()
+
+    def _look_where_threads_sleep(self) -> None:
+        """Where context switches are too dear, unless glimpses of them tell more."""
+        if self._looks is None or not self.pace.glimpses:
+            return
+        breaker = self.kernel.breaker
+        if breaker.follows_switches:
+            self._looks.pause()
+        elif not breaker.glimpses.count:
+            self._looks.look(self._lives.living(), time.monotonic_ns())
+
+    def _add_looks(self, known: Iterable[SampleKey]) -> None:
+        """What was found so, where there was no glimpse. ``known``: waits of which all is known."""
+        glimpses = self.kernel.breaker.glimpses
+        if self._looks is not None and self._looks.number and not glimpses.count:
+            glimpses.looks = self._looks.number
+            unfollowed_ns = 1000 * glimpses.statistics()["unfollowed_us"]
+            self._add(self._looks.facts(self.targets, known, self.started_ns, unfollowed_ns))
 
     def _cut_off(self) -> None:
         """Go on without what the breaker has cut off."""
@@ -571,6 +593,7 @@ class Session:
         )
         facts = placed_at_end(unended.facts, living, self.builder.table, self.kernel.stacks)
         self._add({self.ended_ns - self.started_ns: facts})
+        self._add_looks(unended.facts)
         for target in self._lives.unended():
             self._lives.end(target, End.EXITED if target.ended else End.LEFT)
         for image, ready_ns in unended.ready_ns.items():
