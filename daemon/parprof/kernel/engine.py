@@ -558,6 +558,17 @@ class BpfKernel(Closing):
             self._object, self.scopes, images, now_ns, follows_switches=self.breaker.follows_switches
         )
 
+    def cut_waits(self, pid: int, images: Mapping[int, int], now_ns: int, *, wanted: bool) -> Unended:
+        """`find_waits` from ``now_ns`` on, or no more, and what lasted then: `unended`."""
+        return find_unended(
+            self._object,
+            self.scopes,
+            images,
+            now_ns,
+            follows_switches=self.breaker.follows_switches,
+            cut=lambda: self.find_waits(pid, now_ns if wanted else 0),
+        )
+
     def unresolved(self) -> ByTime:
         """Facts whose stack never arrived, given out without it at the end of a session; as `drain_by_time`."""
         return self._drains.rest(self.breaker.glimpses.weigh)

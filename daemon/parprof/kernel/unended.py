@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from parprof.kernel.glimpses import Glimpse
@@ -11,6 +12,9 @@ from parprof.kernel.objects import LoadedObject
 from parprof.kernel.scopes import Scopes, wait_key
 from parprof.model import Count, Facts, ThreadState, add_facts
 from parprof.values import dataclass
+
+_MOST_ANEW = 64
+"""Threads that are looked at once more: each takes some 10 us, in which other waits may end."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,19 @@ class Unended:
 
 
 def find_unended(
-    loaded: LoadedObject, scopes: Scopes, images: Mapping[int, int], now_ns: int, *, follows_switches: bool
+    loaded: LoadedObject,
+    scopes: Scopes,
+    images: Mapping[int, int],
+    now_ns: int,
+    *,
+    follows_switches: bool,
+    cut: Callable[[], None] | None = None,
 ) -> Unended:
     """``images``: of each process that is of interest its scope, by image. ``now_ns``: CLOCK_MONOTONIC.
 
-    ``follows_switches``: whether context switches are followed at all.
+    ``follows_switches``: whether context switches are followed at all. ``cut``: is called to have waits that end later
+    count from ``now_ns`` on only. A wait that ends after its thread was read, and before that, counts as a whole: so
+    threads are looked at again behind it.
     """
     facts, ready_ns = Facts(), Counter[int]()
     if not images:
@@ -37,16 +49,30 @@ def find_unended(
     processes = list(loaded.entries("processes", "process"))
     since_ns = {one.image: one.waits_since_ns for _, one in processes if one.waits_since_ns}
     followed = {one.image for _, one in processes if follows_switches and not one.ticks}
-    for _, thread in loaded.entries("threads", "thread"):
+    for number in {number for image, number in images.items() if image in since_ns}:
+        add_facts(facts, scopes.stall(number, now_ns))
+    asleep = []
+    for tid, thread in loaded.entries("threads", "thread"):
         if thread.image not in images:
             continue
         if thread.ready_since_ns and thread.image in followed:
             ready_ns[thread.image] += max(now_ns - thread.ready_since_ns, 0)
         if thread.image in since_ns and thread.blocked and thread.wait_since_ns and not thread.wait_glimpse:
-            add_facts(facts, _wait(thread, since_ns[thread.image], now_ns))
-    for number in {number for image, number in images.items() if image in since_ns}:
-        add_facts(facts, scopes.stall(number, now_ns))
+            asleep.append((tid, thread))
+    if cut is not None:
+        cut()
+        asleep = [*_still(loaded, asleep[:_MOST_ANEW]), *asleep[_MOST_ANEW:]]
+    for _, thread in asleep:
+        add_facts(facts, _wait(thread, since_ns[thread.image], now_ns))
     return Unended(facts, ready_ns)
+
+
+def _still(loaded: LoadedObject, asleep: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """Those of these threads that are in the same wait."""
+    for tid, thread in asleep:
+        again: Any = loaded.get("threads", struct.pack("<I", tid), "thread")
+        if again is not None and again.wait_since_ns == thread.wait_since_ns:
+            yield tid, thread
 
 
 def cut_by_glimpse(loaded: LoadedObject, glimpse: Glimpse, until_ns: int) -> Facts:

@@ -171,8 +171,8 @@ class Session:
         of interest. ``now_ns``: when that is, CLOCK_MONOTONIC; 0: it is looked up.
         """
         now_ns = now_ns or time.monotonic_ns()
-        unended = self.kernel.unended({target.image: target.scope.number}, now_ns)
-        self.kernel.find_waits(target.pid, now_ns if wanted else 0)
+        images = {target.image: target.scope.number}
+        unended = self.kernel.cut_waits(target.pid, images, now_ns, wanted=wanted)
         asleep = self._asleep.setdefault(target.image, Meanwhile(target, self.builder.at_hand))
         follows = self.kernel.breaker.follows_switches
         facts = asleep.placed(unended.facts, now_ns, self.kernel.stacks, knows_stalls=follows)
