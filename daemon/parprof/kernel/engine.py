@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -549,25 +549,19 @@ class BpfKernel(Closing):
             glimpse, until_ns = cut
             self._drains.add(glimpse.end_ns, cut_by_glimpse(self._object, glimpse, until_ns))
 
-    def unended(self, images: Mapping[int, int], now_ns: int) -> Unended:
+    def unended(
+        self, images: Mapping[int, int], now_ns: int, cut: Callable[[], None] | None = None
+    ) -> Unended:
         """What lasts at a time: waits of threads, stalls of scopes, working threads' wait for a CPU.
 
-        ``images``: of each process that is of interest its scope, by image.
+        ``images``: of each process that is of interest its scope, by image. ``cut``: see `find_unended`.
         """
-        return find_unended(
-            self._object, self.scopes, images, now_ns, follows_switches=self.breaker.follows_switches
-        )
+        follows = self.breaker.follows_switches
+        return find_unended(self._object, self.scopes, images, now_ns, follows_switches=follows, cut=cut)
 
     def cut_waits(self, pid: int, images: Mapping[int, int], now_ns: int, *, wanted: bool) -> Unended:
         """`find_waits` from ``now_ns`` on, or no more, and what lasted then: `unended`."""
-        return find_unended(
-            self._object,
-            self.scopes,
-            images,
-            now_ns,
-            follows_switches=self.breaker.follows_switches,
-            cut=lambda: self.find_waits(pid, now_ns if wanted else 0),
-        )
+        return self.unended(images, now_ns, lambda: self.find_waits(pid, now_ns if wanted else 0))
 
     def unresolved(self) -> ByTime:
         """Facts whose stack never arrived, given out without it at the end of a session; as `drain_by_time`."""
