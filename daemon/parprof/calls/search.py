@@ -27,6 +27,7 @@ from parprof.calls.wanted import (
 from parprof.files.eh_frame_header import extents_around
 from parprof.files.elf import ElfFile, Symbol
 from parprof.files.elf_symbols import BIND_GLOBAL, TYPE_FUNCTION, TYPE_IFUNC
+from parprof.probes.wait_code import lies_in
 from parprof.symbols.names import readable, without_clone_suffixes
 
 MAX_ROUTINES = 500
@@ -257,11 +258,11 @@ def _called_parts(
     Who calls the function as a whole goes on to its part, too, and is counted at its beginning.
     """
     out = []
+    own = [(one.value, one.value + one.size) for one in whole]
     found = code.references(parts) if parts else {}
     for one in parts:
         references = found[one.value]
-        own = [(begin.value, begin.value + begin.size) for begin in whole]
-        calls = [at for at in references.calls if not any(begin <= at < end for begin, end in own)]
+        calls = [at for at in references.calls if not lies_in(at, own)]
         if references.other or len(calls) > MAX_CALLS:
             return None
         if calls:
