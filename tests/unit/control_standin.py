@@ -128,7 +128,7 @@ class StandInService:
         future.set_result(dict(self.lost))
         return future
 
-    def cut(self) -> Future[float]:
+    def cut(self, pid: int) -> Future[float]:
         self.cuts += 1
         future: Future[float] = Future()
         future.set_result(time.monotonic())

@@ -301,7 +301,7 @@ class StandInService:
     def losses(self) -> Future[dict[str, int]]:
         raise NotImplementedError
 
-    def cut(self) -> Future[float]:
+    def cut(self, pid: int) -> Future[float]:
         raise NotImplementedError
 
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:

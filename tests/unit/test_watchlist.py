@@ -159,18 +159,24 @@ def test_waits_are_cut_for_those_who_asked(around: Surroundings) -> None:
     assert around.waits == [(WANTED, True)] * 2, "another process may have its number"
 
 
-def test_calls_are_told_apart_from_when_somebody_attaches_until_nobody_does(around: Surroundings) -> None:
-    """What threads did before, in another attach, is not what their samples are compared with."""
+def test_calls_are_told_apart_from_when_an_attach_begins_until_nobody_attaches(around: Surroundings) -> None:
+    """What threads did before its interval, or in another attach, is not what their samples are compared with."""
     watched = around.list()
     watched.begin(WANTED)
     watched.begin(OTHER)
-    watched.find_waits(WANTED, True)
-    watched.find_waits(OTHER, True)
-    watched.cut_waits(5)
+    for pid in (WANTED, OTHER):
+        watched.find_waits(pid, True)
+        watched.cut_waits(5)
+        watched.begin_calls(pid)
     assert around.compared == [set(), {WANTED}]
+    watched.find_waits(WANTED, True)  # one more attaches to it: the calls of the first one go on
+    watched.begin_calls(WANTED)
+    assert len(around.compared) == 2
     watched.find_waits(WANTED, False)
     watched.find_waits(OTHER, False)
     assert around.compared[2:] == [{OTHER}, set()]
+    watched.begin_calls(OTHER)  # it was given up before its interval began
+    assert len(around.compared) == 4
 
 
 def test_where_calls_cannot_be_told_apart_waits_are_found_all_the_same(

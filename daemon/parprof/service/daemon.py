@@ -148,10 +148,10 @@ class Daemon:
         """What was lost of processes that are watched, by reason, so far."""
         return self._requests.ask(DaemonLoop.losses)
 
-    def cut(self) -> Future[float]:
+    def cut(self, pid: int) -> Future[float]:
         """End the interval that is under way, and with it the waits of a process that go on; answers when it ended.
 
         Waits first, in the caller's thread, for programs that are being loaded: those of waits, and of interpreters.
         """
         self._await_programs()
-        return self._requests.ask(DaemonLoop.cut)
+        return self._requests.ask(lambda loop: loop.cut(pid))

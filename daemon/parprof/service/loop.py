@@ -247,12 +247,13 @@ class DaemonLoop:
         """What was lost of processes that are watched, by reason, so far."""
         return self._losses.of_watched()
 
-    def cut(self) -> float:
-        """End the interval, and with it waits that go on, of processes that somebody attaches to.
+    def cut(self, pid: int) -> float:
+        """End the interval, and with it waits that go on, of processes that somebody attaches to: so to this one.
 
         Returns when that was, CLOCK_MONOTONIC.
         """
         self.charge()
+        self._watchlist.begin_calls(pid)
         return self._charged_s
 
     def apply(self, options: DaemonOptions) -> None:

@@ -284,8 +284,8 @@ class Service(Protocol):
     def losses(self) -> Future[dict[str, int]]:
         """What was lost of all processes that are watched, by reason, until now; `snapshot` can be of before."""
 
-    def cut(self) -> Future[float]:
-        """End the interval that is under way: profiles of a process that are asked for later can begin here.
+    def cut(self, pid: int) -> Future[float]:
+        """End the interval that is under way: profiles of this process that are asked for later can begin here.
 
         The answer is when that was, CLOCK_MONOTONIC: it comes when all of the interval is charged, which can take long.
         """

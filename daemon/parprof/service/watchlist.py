@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from parprof.errors import ParprofError, TargetError
 from parprof.kernel.engine import BpfKernel
@@ -43,6 +43,8 @@ class Watchlist:
         """PIDs that were to be watched, and could not be."""
         self._asked: set[int] = set()
         """PIDs watched on request, whatever the selection says of them."""
+        self._beginning: set[int] = set()
+        """PIDs that somebody was the first to attach to, whose interval has not begun."""
         self._retried_s = time.monotonic()
         self._cannot_compare = False
 
@@ -80,22 +82,34 @@ class Watchlist:
         """
         attached = self._watching.attached
         if wanted and pid not in attached:
-            self._compare(self._watching.attached_images())
+            self._load_comparing()
+            self._beginning.add(pid)
         if wanted:
             attached.setdefault(pid, time.monotonic())
         else:
             attached.pop(pid, None)
+            self._beginning.discard(pid)
         target = self._session.live(pid)
         if target is not None:
             self._session.find_waits(target, wanted)
         if not wanted:
             self._kernel.forget_last_stacks(self._watching.attached_images())
 
-    def _compare(self, others: Collection[int]) -> None:
-        """Be ready to tell the calls of one more process apart: from now on, and of these images as before."""
+    def begin_calls(self, pid: int) -> None:
+        """The interval begins that whoever was the first to attach to a process asks for: calls are told apart anew.
+
+        A sample between `find_waits` and here has counted the calls that last, into an interval that nobody is shown;
+        what is sampled of them later would be time without a call.
+        """
+        target = self._session.live(pid)
+        if pid in self._beginning and target is not None and not self._cannot_compare:
+            self._kernel.forget_last_stacks(self._watching.attached_images() - {target.image})
+        self._beginning.discard(pid)
+
+    def _load_comparing(self) -> None:
+        """Be ready to tell calls apart."""
         try:
             self._kernel.load_comparing()
-            self._kernel.forget_last_stacks(others)
         except (ParprofError, OSError) as error:  # its profile is without; whoever asked for it is told
             if not self._cannot_compare:
                 self._cannot_compare = True
@@ -168,5 +182,6 @@ class Watchlist:
         """These have ended; whoever gets their numbers was not asked for."""
         gone = set(pids)
         self._asked -= gone
+        self._beginning -= gone
         for pid in gone:
             self._watching.attached.pop(pid, None)

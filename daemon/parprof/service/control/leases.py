@@ -64,7 +64,7 @@ class Leases:
                 self._look_closely(pid, 1)
                 afterwards.callback(self._end, self._sample_at, frequency_hz)
                 self._sample_at(frequency_hz, 1)
-            yield _wait(self._service.cut())  # nothing from before belongs into the profile
+            yield _wait(self._service.cut(pid))  # nothing from before belongs into the profile
 
     def _end(self, counted: Callable[[int, int], None], what: int) -> None:
         """Nobody asks for it any more. The daemon will come to that, or ends itself."""
