@@ -140,14 +140,18 @@ def traced_session(
     budget: Budget | None = None,
     by_interval: bool = False,
     spin_rules: SpinRules = DEFAULT_RULES,
+    edges_ahead: bool = True,
 ) -> Iterator[Session]:
     """A session that keeps every sample with its instant.
 
     ``mechanism``: how to place uprobes, and no other; ``source``: where n_w comes from; ``budget``: by default what
-    users have, but with the exact source, which is asked for where its truth is to be judged.
+    users have, but with the exact source, which is asked for where its truth is to be judged. ``edges_ahead``: whether
+    the program for work edges is loaded before any are found.
     """
     budget = budget or (UNLIMITED if source is Source.EXACT else Budget())
-    with BpfKernel(["cpu-clock"], frequency_hz, trace=True, budget=budget) as kernel:
+    with BpfKernel(
+        ["cpu-clock"], frequency_hz, trace=True, budget=budget, edges_wanted=lambda: edges_ahead
+    ) as kernel:
         if mechanism:
             kernel.prober._mechanisms = [mechanism]
         session = Session(kernel, wanted_source=source, by_interval=by_interval, spin_rules=spin_rules)
@@ -170,12 +174,15 @@ def record(
     source: Source | None = None,
     budget: Budget | None = None,
     spin_rules: SpinRules = DEFAULT_RULES,
+    edges_ahead: bool = True,
     **environment: str,
 ) -> Run:
     """What `parprof record` does, on a program of tests/workloads."""
     os.environ.update(truth_environment(log, **environment))
     try:
-        with traced_session(frequency_hz, mechanism, source, budget, spin_rules=spin_rules) as session:
+        with traced_session(
+            frequency_hz, mechanism, source, budget, spin_rules=spin_rules, edges_ahead=edges_ahead
+        ) as session:
             child = Child([str(BUILD / program), *arguments])
             session.watch(child.pid, follow=True, stop=True)
             child.release()

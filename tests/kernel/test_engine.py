@@ -20,6 +20,7 @@ from parprof.kernel.engine import BpfKernel
 from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.records import RECORD_EXIT, RECORD_REPLACED, Budget, WatchConfig
 from parprof.model import Facts, add_facts
+from parprof.session.session import Session
 
 pytestmark = pytest.mark.beside
 
@@ -243,6 +244,17 @@ def test_what_is_frozen_stays_as_it_is(burner: subprocess.Popen[bytes]) -> None:
         assert after._replace(spent_ns=state.spent_ns) == state  # the hooks themselves still run
         assert kernel.scopes.state(1) == scope
         assert scope is not None and scope.n_working == 1
+
+
+def test_programs_for_work_edges_are_loaded_where_there_are_some(burner: subprocess.Popen[bytes]) -> None:
+    with BpfKernel(["cpu-clock"], 97, edges_wanted=lambda: False) as kernel:
+        session = Session(kernel)
+        target = session.watch(burner.pid)
+        kernel.await_programs()
+        assert target.probing.plan.loader_sites and not target.probing.has_edges
+        loaded = kernel._object.loaded_programs().keys()
+        assert "on_load_map" in loaded and not {"on_edge", "on_edge_unwind", "on_edge_python"} & loaded
+        session.close()
 
 
 def test_programs_load_while_signals_come() -> None:

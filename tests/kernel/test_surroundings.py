@@ -15,8 +15,12 @@ import profiling
 from truth import Truth
 
 
-def test_a_runtime_that_is_loaded_late(tmp_path: Path) -> None:
-    run = profiling.record("late_runtime", ["all", "--repeat", "3"], tmp_path / "log")
+@pytest.mark.parametrize("edges_ahead", [True, False])
+def test_a_runtime_that_is_loaded_late(edges_ahead: bool, tmp_path: Path) -> None:
+    """Also where nobody expected one, so that the program for its work edges was not loaded before."""
+    run = profiling.record(
+        "late_runtime", ["all", "--repeat", "3"], tmp_path / "log", edges_ahead=edges_ahead
+    )
     assert run.target.plan.runtime == "libgomp"
     agreement = profiling.compare(run.session.trace, run.truth)
     assert agreement.judged > 500

@@ -56,17 +56,17 @@ def test_two_processes_share_what_is_defined(prober: Prober, tracefs: Path) -> N
     with running_target() as one, running_target() as other:
         of_one = attach(prober, one)
         assert other.is_plain()
-        assert prober._traced is not None and prober._traced.defined == 2  # entry and return of all eight
+        assert prober._traced["on_edge"].defined == 2  # entry and return of all eight
         assert len(ours(tracefs)) == 16
         of_other = attach(prober, other)
-        assert prober._traced.defined == 2
+        assert prober._traced["on_edge"].defined == 2
         of_one.close()
         within(GONE_S, one.is_plain)
         assert set(other.code()[:8]) == {INT3}
         of_other.close()
         within(GONE_S, other.is_plain)
         again = attach(prober, one)
-        assert prober._traced.defined == 2
+        assert prober._traced["on_edge"].defined == 2
         again.close()
         within(GONE_S, one.is_plain)
 
@@ -101,7 +101,7 @@ def test_another_file_of_the_same_name(prober: Prober, tmp_path: Path) -> None:
             probes = attach(prober, target, 4)
             probes.close()
             within(GONE_S, target.is_plain)
-    assert prober._traced is not None and prober._traced.defined == 4
+    assert prober._traced["on_edge"].defined == 4
 
 
 def test_what_nobody_uses_is_removed(prober: Prober, tracefs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_what_nobody_uses_is_removed(prober: Prober, tracefs: Path, monkeypatch:
         for count in range(1, 5):
             attach(prober, target, count).close()
             within(GONE_S, target.is_plain)
-        assert prober._traced is not None and prober._traced.defined == 2
+        assert prober._traced["on_edge"].defined == 2
         within(LONGEST_END_S, lambda: len({line.split()[0] for line in ours(tracefs)}) == 2)
 
 

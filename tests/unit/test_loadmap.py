@@ -25,8 +25,9 @@ from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
 from parprof.files.maps_line import MapsLine, parse_line
+from parprof.probes.plan import maps_runtime
 from parprof.process.executable import ExecutableMappings
-from parprof.process.loadmap import LoadMap, Mapping
+from parprof.process.loadmap import LoadMap, Mapping, mapped_names
 
 LIBC = ctypes.util.find_library("c") or "libc.so.6"
 CHILD = """
@@ -88,6 +89,21 @@ def test_own_functions_are_found(cache: DsoCache) -> None:
     with ElfFile.open(dso.path) as elf:
         assert elf.build_id == dso.build_id != ""
     assert (dso.device, dso.inode) == (os.stat(dso.path).st_dev, os.stat(dso.path).st_ino)
+
+
+def test_what_a_process_will_need_is_told_by_names(tmp_path: Path) -> None:
+    """Whether programs for work edges are to be loaded, before anything of its files is known."""
+    plain, bundled, polling = (
+        tmp_path / name for name in ("libplain.so", "libgomp-a34b.so.1.0.0", "libopenblas.so")
+    )
+    for path in (plain, bundled, polling):
+        shutil.copy(libc_path(), path)
+    with mapping_child("keep", plain, polling) as pid:
+        assert {plain.name, polling.name} <= mapped_names(pid)
+        assert not maps_runtime(pid)
+    with mapping_child("unlink", plain, bundled) as pid:
+        assert maps_runtime(pid)
+    assert not mapped_names(pid) and not maps_runtime(pid), "it has ended"
 
 
 def test_gaps_and_ends(cache: DsoCache) -> None:

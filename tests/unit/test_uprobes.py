@@ -54,10 +54,10 @@ class StandIn:
         self.asked_for_sessions += 1
         return bpf.ATTACH_UPROBE_SESSION in self._able
 
-    def _attach_single(self, sites: list[Site], pid: int, out: list[int]) -> None:
+    def _attach_single(self, name: str, sites: list[Site], pid: int, out: list[int]) -> None:
         self.made.append(("single", pid))
 
-    def _attach_traced(self, sites: list[Site], pid: int, out: list[int]) -> None:
+    def _attach_traced(self, name: str, sites: list[Site], pid: int, out: list[int]) -> None:
         if not self.has_tracefs:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         self.made.append(("traced", pid))

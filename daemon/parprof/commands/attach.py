@@ -120,7 +120,7 @@ class AttachCommand:
             return bool(interrupt.signal) or time.monotonic() >= over_s or session.live(pid) is None
 
         with interrupt.installed():
-            present(args, *measure(args, events, begin, finished, outlasts=True))
+            present(args, *measure(args, events, begin, finished, running=pid))
         return 0
 
     @staticmethod

@@ -264,17 +264,24 @@ class _Loading:
             self._kernel.result().close()
 
 
+def _maps_runtime(pid: int) -> bool:
+    from parprof.probes.plan import maps_runtime  # beside the loading
+
+    return maps_runtime(pid)
+
+
 def measure(
     args: argparse.Namespace,
     events: EventChoice,
     begin: Callable[[Session], Target],
     finished: Callable[[Session], bool],
     *,
-    outlasts: bool,
+    running: int = 0,
 ) -> tuple[Profile, bytes]:
     """Run one session from ``begin`` until ``finished``, and return its profile; and its facts, if they are wanted.
 
-    ``outlasts``: the target is there before and after, so what comes behind the measurement is felt by it, too.
+    ``running``: PID of the target, if it is there before and after: what comes behind the measurement is felt by it,
+    too, and what it will need can be told beforehand.
     """
     cpu_before_s = time.process_time()
     gc.disable()  # until all is imported: `run_session`
@@ -289,6 +296,7 @@ def measure(
             activations=True,
             amounts=events.amounts,
             traced=trace_bounds(args),
+            edges_wanted=lambda: not running or _maps_runtime(running),
         )
     ) as loading:
         thread_before_s = time.thread_time()
@@ -298,7 +306,7 @@ def measure(
         agents()  # which takes a while, too, and would keep the first target waiting
         cpu_before_s += time.thread_time() - thread_before_s
         with loading.kernel() as kernel:
-            return run_session(kernel, args, events, begin, finished, cpu_before_s, names_early=outlasts)
+            return run_session(kernel, args, events, begin, finished, cpu_before_s, names_early=bool(running))
 
 
 def present(

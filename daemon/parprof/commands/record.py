@@ -96,7 +96,7 @@ class RecordCommand:
 
         with interrupt.installed():
             try:
-                profile, facts = measure(args, events, begin, finished, outlasts=False)
+                profile, facts = measure(args, events, begin, finished)
             finally:
                 if child is not None:
                     child.abandon()

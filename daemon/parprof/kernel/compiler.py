@@ -87,6 +87,7 @@ PROGRAMS = {
     "on_wait_code": "raw_tracepoint",
     "on_wait_seek": "raw_tracepoint",
     "on_edge": "kprobe",
+    "on_load_map": "kprobe",
     "on_edge_unwind": "kprobe",
     "on_edge_python": "kprobe",
     "on_allocation": "kprobe",

@@ -41,6 +41,7 @@ from parprof.kernel.trace import TraceBounds, TraceLog
 from parprof.kernel.unended import Unended, cut_by_glimpse, find_unended
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
 from parprof.model import Facts, ThreadState
+from parprof.plans import Edge
 from parprof.resources import Closing
 
 _DENIED = 2
@@ -74,6 +75,7 @@ class BpfKernel(Closing):
         traced: TraceBounds | None = None,
         sizes: dict[str, int] | None = None,
         budget: Budget | None = None,
+        edges_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         """``system_wide``: ask, by RECORD_SEEN, about each process that uses the CPU. See `watch` and `deny`.
 
@@ -83,6 +85,8 @@ class BpfKernel(Closing):
         ``amounts``: of the events, the last ones, those that are sampled by amount.
         ``traced``: keep what each thread does from when on, within these bounds: `trace_log`.
         ``budget``: what each process may pay; events beyond it are left out by the programs themselves.
+        ``edges_wanted``: whether work edges will be probed, as far as that is known: their program is then loaded
+        beside the others. Asked in another thread.
         """
         self.events = tuple(events)
         self._first_hz = frequency_hz
@@ -109,7 +113,7 @@ class BpfKernel(Closing):
         self.stacks = StackTable(self._object.our_code)
         """The stacks behind the ids in facts, and the contexts."""
         self.prober = Prober(self._object)
-        self.prober.prepare()  # beside what follows
+        self.prober.prepare(edges_wanted)  # beside what follows
         self._object.load_ahead((*_DEAR_PROGRAMS, *(("on_wait_unwind",) if waits else ())))
         self.calls = CallCounter(self._object)
         """Exact calls of chosen functions; nothing until some are."""
@@ -431,10 +435,14 @@ class BpfKernel(Closing):
     def attach_probes(self, pid: int, sites: list[Site], cost: Cost | None = None) -> ProbeSet:
         """Probe ``sites`` in process ``pid`` alone; 0: in all. They go when ``cost``, if any, is cut off there.
 
+        Those of the loader come by themselves, as they have a program of their own.
+
         Raises:
             ProbeAttachError: the kernel refused.
         """
-        probes = self.prober.attach(sites, pid)
+        kinds = {site.kind for site in sites}
+        assert Edge.LOAD_MAP not in kinds or len(kinds) == 1
+        probes = self.prober.attach(sites, pid, "on_load_map" if Edge.LOAD_MAP in kinds else "on_edge")
         if cost is not None:
             self.breaker.guard(pid, cost, probes)
         return probes

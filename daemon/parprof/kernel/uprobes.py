@@ -1,4 +1,4 @@
-"""Placing the edge program on functions of running processes, the cheapest way that the kernel knows.
+"""Placing a program on functions of running processes, the cheapest way that the kernel knows.
 
 In order of preference, found by trying: one *session* link (one program sees entry and return, 1.25 us a pair
 here), two *multi* links (entry, return; 1.9 us), events of tracefs (*traced*: see `traced_events`), *single*
@@ -128,20 +128,25 @@ class Prober:
     """
 
     def __init__(self, loaded: LoadedObject, program: str = "on_edge") -> None:
-        """``program``: the one that is to run at the probes."""
+        """``program``: the one that is to run at the probes, where no other one is given."""
         self._object = loaded
         self._program = program
         self._mechanisms = ["session", "multi", "traced", "single"]
-        self._traced: TracedEvents | None = None
+        self._traced: dict[str, TracedEvents] = {}
         self._multi_is_right: bool | None = None
         self._sessions_there: bool | None = None
         detacher.start()  # early: its start takes longer than closing does
 
-    def prepare(self) -> None:
-        """Load what the first probes will need, in a thread of its own: the verifier takes its time."""
-        threading.Thread(target=self._prepare, name="parprof-probes", daemon=True).start()
+    def prepare(self, wanted: Callable[[], bool]) -> None:
+        """Load what the first probes will need, in a thread of its own: the verifier takes its time.
 
-    def _prepare(self) -> None:
+        ``wanted``: whether there will be any; asked in that thread.
+        """
+        threading.Thread(target=self._prepare, args=(wanted,), name="parprof-probes", daemon=True).start()
+
+    def _prepare(self, wanted: Callable[[], bool]) -> None:
+        if not wanted():
+            return
         kind = bpf.ATTACH_UPROBE_SESSION if self._has_sessions() else bpf.ATTACH_UPROBE_MULTI
         with suppress(OSError, KernelUnsupported):  # whoever attaches finds out, and has other mechanisms
             self._object.program(self._program, kind)
@@ -159,17 +164,18 @@ class Prober:
             return self._mechanisms if self._multi_is_right else self._mechanisms[1:]
         return self._mechanisms
 
-    def attach(self, sites: Sequence[Probeable], pid: int) -> ProbeSet:
-        """Attach all sites for process ``pid`` alone; 0: for all processes.
+    def attach(self, sites: Sequence[Probeable], pid: int, program: str = "") -> ProbeSet:
+        """Attach all sites for process ``pid`` alone; 0: for all processes. ``program``: another one than all others'.
 
         Raises:
             ProbeAttachError: the kernel refused; the text says which file and why.
         """
+        program = program or self._program
         while True:
             choices = self._choices(pid != 0)
             descriptors: list[int] = []
             try:
-                closed = getattr(self, f"_attach_{choices[0]}")(sites, pid, descriptors)
+                closed = getattr(self, f"_attach_{choices[0]}")(program, sites, pid, descriptors)
                 return ProbeSet(descriptors, closed)
             except OSError as error:
                 ProbeSet(descriptors).close()
@@ -189,14 +195,20 @@ class Prober:
         Raises:
             OSError: this kernel has no such links.
         """
-        return ProbeSet(self._multi([site], pid, bpf.ATTACH_UPROBE_MULTI, COOKIE_RETURN, True))
+        return ProbeSet(self._multi(self._program, [site], pid, bpf.ATTACH_UPROBE_MULTI, COOKIE_RETURN, True))
 
     def _multi(
-        self, sites: Sequence[Probeable], pid: int, attach_type: int, extra: int, returns: bool
+        self,
+        name: str,
+        sites: Sequence[Probeable],
+        pid: int,
+        attach_type: int,
+        extra: int,
+        returns: bool,
     ) -> list[int]:
         if not sites:
             return []
-        program = self._object.program(self._program, attach_type)
+        program = self._object.program(name, attach_type)
         out: list[int] = []
         try:
             for path in dict.fromkeys(site.path for site in sites):
@@ -212,33 +224,37 @@ class Prober:
             raise
         return out
 
-    def _attach_session(self, sites: Sequence[Probeable], pid: int, out: list[int]) -> None:
+    def _attach_session(self, name: str, sites: Sequence[Probeable], pid: int, out: list[int]) -> None:
         paired = [site for site in sites if site.returns]
         entries = [site for site in sites if not site.returns and not site.moves]
         moving = [site for site in sites if site.moves]
         if not self._has_sessions():  # before the programs are loaded, which takes long
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         # Never the return alone: an entry that is missed would leave the thread in its old state for long.
-        out += self._multi(paired, pid, bpf.ATTACH_UPROBE_SESSION, COOKIE_SESSION, False)
+        out += self._multi(name, paired, pid, bpf.ATTACH_UPROBE_SESSION, COOKIE_SESSION, False)
         # Entries by session links, too: the programs are loaded once for each kind of link, which takes long. But a
         # forked child that inherits the trap gets a return probe, as our program is not run in it.
-        out += self._multi(entries, pid, bpf.ATTACH_UPROBE_SESSION, COOKIE_SESSION | COOKIE_ENTRY, False)
-        out += self._multi(moving, pid, bpf.ATTACH_UPROBE_MULTI, 0, False)
+        out += self._multi(
+            name, entries, pid, bpf.ATTACH_UPROBE_SESSION, COOKIE_SESSION | COOKIE_ENTRY, False
+        )
+        out += self._multi(name, moving, pid, bpf.ATTACH_UPROBE_MULTI, 0, False)
 
     def _has_sessions(self) -> bool:
         if self._sessions_there is None:
             self._sessions_there = multilinks.have_sessions()
         return self._sessions_there
 
-    def _attach_multi(self, sites: Sequence[Probeable], pid: int, out: list[int]) -> None:
+    def _attach_multi(self, name: str, sites: Sequence[Probeable], pid: int, out: list[int]) -> None:
         paired = [site for site in sites if site.returns]
-        out += self._multi(paired, pid, bpf.ATTACH_UPROBE_MULTI, COOKIE_RETURN, True)
-        out += self._multi(sites, pid, bpf.ATTACH_UPROBE_MULTI, 0, False)
+        out += self._multi(name, paired, pid, bpf.ATTACH_UPROBE_MULTI, COOKIE_RETURN, True)
+        out += self._multi(name, sites, pid, bpf.ATTACH_UPROBE_MULTI, 0, False)
 
-    def _attach_traced(self, sites: Sequence[Probeable], pid: int, out: list[int]) -> Callable[[], None]:
-        if self._traced is None:
-            self._traced = TracedEvents(self._object.program(self._program, 0))
-        traced = self._traced
+    def _attach_traced(
+        self, name: str, sites: Sequence[Probeable], pid: int, out: list[int]
+    ) -> Callable[[], None]:
+        if name not in self._traced:
+            self._traced[name] = TracedEvents(self._object.program(name, 0))
+        traced = self._traced[name]
         returns = [
             (site.path, (site.cookie | COOKIE_RETURN, True), site.offset) for site in sites if site.returns
         ]
@@ -257,12 +273,12 @@ class Prober:
 
     def close(self) -> None:
         """No more probes are placed; those that there are go. It does not wait."""
-        if self._traced is not None:
-            self._traced.close()
+        for traced in self._traced.values():
+            traced.close()
 
-    def _attach_single(self, sites: Sequence[Probeable], pid: int, out: list[int]) -> None:
+    def _attach_single(self, name: str, sites: Sequence[Probeable], pid: int, out: list[int]) -> None:
         kind = int(Path("/sys/bus/event_source/devices/uprobe/type").read_text())
-        program = self._object.program(self._program, 0)
+        program = self._object.program(name, 0)
         for site in sites:
             for cookie, is_return in ((site.cookie | COOKIE_RETURN, 1), (site.cookie, 0)):
                 if is_return and not site.returns:

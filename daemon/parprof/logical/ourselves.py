@@ -15,7 +15,7 @@ PROFILING = Frame("[profiling]", module="[kernel]")
 """Stands for all that a handler of ours had on its stack."""
 
 _PROGRAMS = (
-    "on_call|on_phase|on_edge|on_edge_unwind|on_edge_python|on_wait_unwind|on_wait_python|on_wait_code|on_wait_seek|on_switch|on_wakeup|on_sample"
+    "on_call|on_phase|on_edge|on_load_map|on_edge_unwind|on_edge_python|on_wait_unwind|on_wait_python|on_wait_code|on_wait_seek|on_switch|on_wakeup|on_sample"
     "|on_unwind|on_python|on_python_code|on_fork|on_exec|on_exit|on_seek|on_command|on_activations|on_timed_switch|on_bytes|on_bytes_fork|on_transfer|on_allocation"
 )
 """Our BPF programs; those of others are told apart by their names."""

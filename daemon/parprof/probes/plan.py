@@ -24,7 +24,7 @@ from parprof.probes.spin_book import SPINS
 from parprof.probes.translated import translator
 from parprof.probes.wait_code import Range, lies_in, merged
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
-from parprof.process.loadmap import Dso, LoadMap
+from parprof.process.loadmap import Dso, LoadMap, mapped_names
 from parprof.runtimes import Agent, agent_for_library
 from parprof.values import dataclass
 
@@ -220,6 +220,12 @@ def _runtimes(dsos: list[Dso]) -> list[_Runtime]:
     ]
     inside = [_Runtime(a, dso, True) for dso in dsos if (a := file_facts(dso).static_agent) is not None]
     return libraries + inside
+
+
+def maps_runtime(pid: int) -> bool:
+    """Whether a process maps what goes by the name of a runtime's library, before anything is known of its files."""
+    found = (agent_for_library(name) for name in mapped_names(pid))
+    return any(agent is not None and not agent.is_polling for agent in found)
 
 
 def has_runtime(load_map: LoadMap) -> bool:

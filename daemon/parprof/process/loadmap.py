@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable
+from contextlib import suppress
 from itertools import islice, pairwise
 
 from parprof.errors import PrivilegeError, TargetError
@@ -12,7 +14,7 @@ from parprof.files.dso_cache import DsoCache
 from parprof.process.executable import ExecutableMappings
 from parprof.values import dataclass
 
-__all__ = ("Dso", "DsoCache", "LoadMap", "Mapping")
+__all__ = ("Dso", "DsoCache", "LoadMap", "Mapping", "mapped_names")
 
 MAX_MAPPINGS = 1 << 16
 """Executable mappings beyond this number are left out (the kernel's own limit is 65530)."""
@@ -28,6 +30,17 @@ class Mapping:
     end: int
     file_offset: int
     dso: Dso
+
+
+def mapped_names(pid: int) -> set[str]:
+    """The base names of the files whose code a process maps; none where it cannot be read."""
+    out = set()
+    with suppress(OSError), ExecutableMappings(pid) as now:
+        for raw in islice(now.read(), MAX_MAPPINGS):
+            line = raw.parsed()
+            if line is not None:
+                out.add(os.fsdecode(os.path.basename(line.path)))
+    return out
 
 
 class LoadMap:
