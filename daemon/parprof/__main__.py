@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import os
 import sys
 import traceback
@@ -38,9 +39,13 @@ class CommandParser(argparse.ArgumentParser):
         if self._is_prepared:
             return
         self._is_prepared = True
-        import inspect  # it takes 10 ms: not for `--version`
+        gc.disable()  # what is imported stays: a tenth of an import would be spent on looking for garbage in it
+        try:
+            import inspect  # it takes 10 ms: not for `--version`
 
-        command = self._entry.load()
+            command = self._entry.load()
+        finally:
+            gc.enable()
         self.description = inspect.cleandoc(command.__doc__ or "")
         command.prepare_parser(self)
         self.set_defaults(run=command.run)
