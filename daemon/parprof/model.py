@@ -304,7 +304,7 @@ class Accounting:
         A thread that wakes up for microseconds is rarely met by the sampling timer: the processor is then mostly in the
         scheduler, where interrupts wait.
 
-        >>> Accounting(2, 5.0, 5.5, 0.25, 0.25, 2.0, 1.0, 2.5).unsampled_s
+        >>> round(Accounting(2, 5.0, 5.5, 0.25, 0.25, 2.0, 1.0, 2.5).unsampled_s, 3)
         1.0
         """
         if self.counted_idleness_s is None:

@@ -107,7 +107,7 @@ class Intervals:
             part = self._part(begin_ns)
             end_ns = min(part.end_ns, now_ns)
             share = [ns * (end_ns - before_ns) // took - ns * (begin_ns - before_ns) // took for ns in grown]
-            part.level_ns = _without_zeroes(map(sum, zip_longest(part.level_ns, share, fillvalue=0)))
+            part.level_ns = without_zeroes(map(sum, zip_longest(part.level_ns, share, fillvalue=0)))
             begin_ns = end_ns
 
     def make_room(self, now_ns: int) -> bool:
@@ -137,10 +137,12 @@ class Intervals:
         return out
 
 
-def _without_zeroes(values: Iterable[int]) -> tuple[int, ...]:
+def without_zeroes(values: Iterable[int]) -> tuple[int, ...]:
     """These, but for zeroes at the end."""
     found = tuple(values)
-    used = max((at for at, value in enumerate(found, 1) if value), default=0)
+    used = len(found)
+    while used and not found[used - 1]:
+        used -= 1
     return found[:used]
 
 

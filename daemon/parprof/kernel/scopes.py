@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from itertools import count
+from operator import mul
 from typing import Any
 
 from parprof.kernel import bpf
@@ -55,8 +57,8 @@ class ScopeState:
     def until(self, now_ns: int) -> ScopeState:
         """With the time that has passed since the last change.
 
-        >>> ScopeState(1, 1000, 0, (0, 0, 0), ).until(4200).level_ns
-        (0, 3200, 0)
+        >>> ScopeState(1, 1008, 0, (0, 0, 0)).until(4200).level_ns
+        (0, 3184, 0)
         """
         if not self.changed_ns:
             return self
@@ -109,11 +111,12 @@ class Scopes:
         raw: Any = self._object.get("scopes", struct.pack("<I", number), "scope")
         if raw is None:
             return None
+        level_ns = tuple(raw.level_ns)
         return ScopeState(
             _working_in(raw.word),
             (raw.word >> _N_BITS) * _UNIT_NS,
-            raw.beyond_ns + sum(n * took_ns for n, took_ns in enumerate(raw.level_ns)),
-            tuple(raw.level_ns),
+            raw.beyond_ns + sum(map(mul, count(), level_ns)),
+            level_ns,
             raw.idle_away_ns,
             raw.stall_away_ns,
         )

@@ -63,7 +63,7 @@ def trace_ring_bytes(cpus: int) -> int:
     """Size of the ring of an execution trace, which is emptied ten times a second: 50,000 changes a second and CPU.
 
     >>> trace_ring_bytes(2), trace_ring_bytes(256)
-    (4194304, 33554432)
+    (8388608, 33554432)
     """
     return _bounded(_TRACE_BYTES_PER_CPU * cpus, _LEAST_RING, _MOST_RING)
 

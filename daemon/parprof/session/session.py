@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from parprof.errors import ParprofError
 from parprof.facts.drain import Drain
-from parprof.facts.intervals import Intervals
+from parprof.facts.intervals import Intervals, without_zeroes
 from parprof.facts.late_spins import with_late_spins
 from parprof.facts.measurement import Measurement
 from parprof.kernel import records
@@ -254,7 +254,7 @@ class Session:
     def _levels(self, now_ns: int) -> list[int]:
         """For how long n_w was 0, 1, 2, ... so far, in all scopes together."""
         states = [scope.final or scope.state() for scope in self.scopes.values()]
-        levels = [state.until(now_ns).level_ns for state in states if state]
+        levels = [without_zeroes(state.until(now_ns).level_ns) for state in states if state]
         return [sum(column) for column in zip_longest(*levels, fillvalue=0)]
 
     def is_watched(self, pid: int) -> bool:
@@ -305,7 +305,7 @@ class Session:
         is_busy = (
             self.kernel.trace_log is not None  # its ring is filled by all that happens
             or self.kernel.breaker.glimpses.is_open
-            or not self.kernel.breaker.follows_switches
+            or self._looks_in_proc()
             or any(target.language is not None for target in self._lives.living())  # functions come and go
         )
         rest_s = self.pace.rest_s(now_s - self.started_ns / 1e9, is_busy=is_busy)
@@ -402,14 +402,17 @@ class Session:
             with suppress(ParprofError, OSError):  # it goes on without them
                 self.kernel.glimpse()
 
+    def _looks_in_proc(self) -> bool:
+        """Whether context switches are too dear, and there are no glimpses of them, which would tell more."""
+        breaker = self.kernel.breaker
+        return self._looks is not None and not breaker.follows_switches and not breaker.glimpses.count
+
     def _look_where_threads_sleep(self) -> None:
-        """Where context switches are too dear, unless glimpses of them tell more."""
         if self._looks is None or not self.pace.glimpses:
             return
-        breaker = self.kernel.breaker
-        if breaker.follows_switches:
+        if self.kernel.breaker.follows_switches:
             self._looks.pause()
-        elif not breaker.glimpses.count:
+        elif self._looks_in_proc():
             self._looks.look(self._lives.living(), time.monotonic_ns())
 
     def _add_looks(self, known: Iterable[SampleKey]) -> None:

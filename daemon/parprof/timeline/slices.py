@@ -77,7 +77,7 @@ def n_working(records: Iterable[ThreadRecord]) -> list[CounterStep]:
     """n_w over time: how many of these threads work, on a CPU or waiting for one.
 
     >>> n_working([ThreadRecord(1, 7, 1, WORKS | RUNS), ThreadRecord(2, 8, 1, WORKS), ThreadRecord(3, 7, 1, 0)])
-    [Step(time_ns=1, value=1), Step(time_ns=2, value=2), Step(time_ns=3, value=1)]
+    [CounterStep(time_ns=1, value=1), CounterStep(time_ns=2, value=2), CounterStep(time_ns=3, value=1)]
     """
     at_work: set[TracedThread] = set()
     steps: list[CounterStep] = []
