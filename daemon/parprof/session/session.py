@@ -10,24 +10,20 @@ import select
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeVar
 
-from parprof.errors import ParprofError
 from parprof.facts.drain import Drain
 from parprof.facts.intervals import Intervals, without_zeroes
 from parprof.facts.late_spins import with_late_spins
 from parprof.facts.measurement import Measurement
-from parprof.kernel import records
 from parprof.kernel.counts import ByTime
 from parprof.kernel.engine import BpfKernel
-from parprof.kernel.records import ControlRecord, Cost, TraceRecord
+from parprof.kernel.records import TraceRecord
 from parprof.languages import Instance
 from parprof.model import Facts, SampleKey
 from parprof.probes.facts_book import BOOK
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
-from parprof.process.identity import parent_of
 from parprof.process.loadmap import DsoCache
 from parprof.session.arrivals import Arrivals
 from parprof.session.asleep import Meanwhile, placed_at_end
@@ -35,6 +31,7 @@ from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter
 from parprof.session.early_mappings import EarlyMappings
 from parprof.session.gathered import Gathered
+from parprof.session.happenings import Happenings
 from parprof.session.lifecycle import End, Lives, State
 from parprof.session.looks import Looks
 from parprof.session.pace import Pace
@@ -42,7 +39,6 @@ from parprof.session.region_rate import RegionRate
 from parprof.session.sources import Source
 from parprof.session.spins import SpinFinder, innermost
 from parprof.session.stops import Stops, let_go
-from parprof.session.storms import Storms
 from parprof.session.target import Target, Watched
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.cache import TableCache
@@ -85,7 +81,6 @@ class Session:
         """
         self.kernel = kernel
         self.pace = pace or Pace()
-        self._on_seen = on_seen
         self.cache = DsoCache()
         self.builder = TableBuilder(TableCache())
         self.watched = Watched(
@@ -113,6 +108,9 @@ class Session:
         """By image: where threads sleep of those whose waits are looked for."""
         self._looks = Looks(self.builder.at_hand, kernel.stacks) if by_interval else None
         self._early = EarlyMappings()
+        self._happenings = Happenings(
+            kernel, self._lives, self._arrivals, self._early, on_seen, wants_glimpses=self.pace.glimpses
+        )
         self.trace: list[TraceRecord] = []
         self._spins = SpinFinder(kernel.stacks)
         self.cost = CostMeter(kernel)
@@ -124,9 +122,7 @@ class Session:
         if self._intervals is not None:
             kernel.slice_time(self.started_ns, self._intervals.length_ns)
         self._last_drain = time.monotonic()
-        self._storms = Storms()
         self._last_rates = self._last_check = self._last_drain
-        self._control_losses = 0
         self._maps_due_s = math.inf
         """When some target's load map is to be looked at again."""
         self._over_s = math.inf
@@ -268,8 +264,7 @@ class Session:
     def step(self, seconds: float | None = None) -> None:
         """Wait up to ``seconds`` (or the session's pace) for something to happen, and deal with all that did."""
         readable = self._wait(self._rest_s() if seconds is None else seconds)
-        self._act_on_records()
-        self._cut_off()
+        self._happenings.act()
         self.kernel.poll()
         self._note_mappings()
         now = time.monotonic()
@@ -281,7 +276,7 @@ class Session:
         self._clear_away(readable)
         self._note_rates(now)
         self._note_levels()
-        self._look_after_storm(now)
+        self._happenings.look_after_storm(now)
         self.kernel.breaker.look_at_glimpses()
         self._look_where_threads_sleep()
         self._drain_in_time(now)
@@ -324,13 +319,6 @@ class Session:
         """Whether samples are in code of which it is known by now that threads only wait there."""
         target, stack = self.targets.get(key.image), self.kernel.stacks.raw(key.user)
         return target is not None and stack is not None and target.only_waits(innermost(stack.native))
-
-    def _act_on_records(self) -> None:
-        """Do what the programs have told that is to be done."""
-        batch = list(self.kernel.control_records())
-        self._early.await_next()
-        for record in self._arrivals.let_pass(batch):
-            self._act(record)
 
     def _take_in(self) -> None:
         """Take over what the programs found out of stacks: functions that may be gone soon, traces."""
@@ -394,13 +382,7 @@ class Session:
     def _check_in_time(self, now: float) -> None:
         if now - self._last_check >= min(self.pace.drain, _CHECK_SECONDS):
             self._last_check = now
-            self._resynchronise()
-
-    def _look_after_storm(self, now: float) -> None:
-        """See whether there is room for context switches again, that others on the machine made too many of."""
-        if self.pace.glimpses and self._storms.is_over(now):
-            with suppress(ParprofError, OSError):  # it goes on without them
-                self.kernel.glimpse()
+            self._happenings.resynchronise()
 
     def _looks_in_proc(self) -> bool:
         """Whether context switches are too dear, and there are no glimpses of them, which would tell more."""
@@ -408,7 +390,7 @@ class Session:
         return self._looks is not None and not breaker.follows_switches and not breaker.glimpses.count
 
     def _look_where_threads_sleep(self) -> None:
-        if self._looks is None or not self.pace.glimpses:
+        if self._looks is None or not self._happenings.wants_glimpses:
             return
         if self.kernel.breaker.follows_switches:
             self._looks.pause()
@@ -422,67 +404,6 @@ class Session:
             glimpses.looks = self._looks.number
             unfollowed_ns = 1000 * glimpses.statistics()["unfollowed_us"]
             self._add(self._looks.facts(self.targets, known, self.started_ns, unfollowed_ns))
-
-    def _cut_off(self) -> None:
-        """Go on without what the breaker has cut off."""
-        for cut in self.kernel.breaker.take():
-            if not cut.pid and cut.cost is Cost.SWITCH:
-                self._storms.note(time.monotonic())
-                continue
-            target = self.live(cut.pid)
-            if target is not None and target.image == cut.image:
-                try:
-                    target.probing.cut_off(cut)
-                except (ParprofError, OSError) as error:
-                    target.note_failure(_told(error))
-
-    def _act(self, record: ControlRecord) -> None:
-        if record.kind == records.RECORD_SEEN:
-            if self._on_seen is not None:
-                self._on_seen(record.pid)
-            return
-        try:
-            if record.kind == records.RECORD_GLIMPSE:
-                if self.pace.glimpses:
-                    self.kernel.glimpse()
-            elif record.kind in (records.RECORD_EXEC, records.RECORD_FORK):
-                self._arrivals.new_image(record)
-            else:
-                self._act_on_target(record)
-        except (ParprofError, OSError) as error:  # one target's failure never stops the others
-            target = self.live(record.pid)
-            if target is not None:
-                target.note_failure(_told(error))
-
-    def _leader_ended(self, target: Target) -> None:
-        """The first thread of a process has ended, as a rule with all others."""
-        if target.life.state in (State.YOUNG, State.GONE) and target.is_gone():
-            self._lives.end(target, End.EXITED)
-            return
-        target.observe()
-        if target.life.state is State.YOUNG:  # some thread of it lives, or it is just about to end
-            self._lives.linger(target)
-
-    def _act_on_target(self, record: ControlRecord) -> None:
-        target = (
-            self._lives.newest(record.pid) if record.kind == records.RECORD_EXIT else self.live(record.pid)
-        )
-        if target is None or target.image != record.image:
-            return
-        if record.kind == records.RECORD_LEARNED:
-            target.learn(record.address)
-        elif record.kind == records.RECORD_LOAD_MAP:
-            target.mapped.maps.begin(record.address)
-            if record.stopped:
-                target.start_again(started_libraries=True)
-            elif target.has_new_libraries(record.address):
-                target.mapped.is_stale = True
-        elif record.kind == records.RECORD_STALE_MAP:
-            target.mapped.is_stale = True
-        elif record.kind == records.RECORD_EXIT:
-            self._leader_ended(target)
-        elif record.kind == records.RECORD_REPLACED:
-            self._lives.end(target, End.REPLACED)
 
     def _follow_cores(self, now: float) -> None:
         """Notice who may use more cores than before, or fewer. What was sampled until now had the old n."""
@@ -500,25 +421,6 @@ class Session:
                 self._gathered.divide(target.image)
             target.change_cores(cores)
             target.scope.note_cores()
-
-    def _resynchronise(self) -> None:
-        """After a lost control record: look again at everything that a record could have told."""
-        lost = self.kernel.lost().get("control_ring", 0)
-        if lost == self._control_losses:
-            return
-        self._control_losses = lost
-        self.kernel.forget_verdicts()
-        self.kernel.forget_learned(self.targets.keys())
-        for pid, image in self.kernel.images().items():
-            if image not in self.targets:
-                kind = records.RECORD_EXEC if self.live(pid) else records.RECORD_FORK
-                self._act(ControlRecord(kind, pid, pid, image, parent_of(pid), False, 0, 0, ""))
-        for target in self._lives.unheard():
-            if target.is_gone():
-                self._lives.end(target, End.EXITED)
-        for target in self._lives.living():
-            target.careful_refresh()
-            target.resume(started_libraries=False)
 
     def drain(self) -> None:
         """Take all samples from the kernel now."""
@@ -580,9 +482,8 @@ class Session:
 
     def finish(self) -> None:
         """Take the last samples, detach all probes. Targets keep running; the facts stay."""
-        self.pace = replace(self.pace, glimpses=False)
-        self._act_on_records()
-        self._cut_off()
+        self._happenings.wants_glimpses = False
+        self._happenings.act()
         self.ended_ns = self.kernel.freeze()
         for target in self._lives.unended():
             if not target.ended and target.is_gone():
@@ -646,8 +547,3 @@ def _by_image(found: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
     for image, one in found:
         out.setdefault(image, []).append(one)
     return out
-
-
-def _told(error: ParprofError | OSError) -> str:
-    """An error in a note: ours are sentences for people."""
-    return str(error) if isinstance(error, ParprofError) else f"{type(error).__name__}: {error}"
