@@ -3,6 +3,17 @@
  * Forks, execs and exits, by raw tracepoints: the lives of threads and processes.
  */
 
+/* The first thread of a process that was forked does what its parent's did. Where that was in no piece of work and in no wait
+ * of a runtime, it is known what it does, whatever edges it will have. */
+static __always_inline void go_on_as(struct process *p, struct thread *t, const struct thread *parent)
+{
+	if (parent->depth || parent->caught_working || tells_by_leaves(parent) || parent->unknown == GUESSED_ASLEEP)
+		return;
+	t->base_work = parent->base_work;
+	set_unknown(p, t, parent->unknown);
+	recount(p, t);
+}
+
 static __always_inline void thread_created(struct process *p, u32 tgid, u32 tid, u32 parent_tid)
 {
 	struct process_config *config = configs.lookup(&tgid);
@@ -33,6 +44,8 @@ static __always_inline void thread_created(struct process *p, u32 tgid, u32 tid,
 	}
 	if ((t->base_work || (config && config->closures.there)) && created)
 		t->base_context = created;
+	if (tid == tgid && parent)
+		go_on_as(p, t, parent);
 }
 
 /* Neither its threads' switches nor their creators are followed, and no runtime gives them work: what there would be to

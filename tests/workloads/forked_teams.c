@@ -1,11 +1,12 @@
 /* Children that are forked and run parallel regions: `forked_teams brief` has three that live for 0.2 s each, and
- * `forked_teams sites` one that creates its work from twenty places, for 1.2 s. */
+ * `forked_teams sites` one that creates its work from twenty places, for 1.2 s. `forked_teams single` has one that runs none,
+ * for 0.5 s. */
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define NOINLINE __attribute__((noinline, noclone))
+#define NOINLINE __attribute__((noinline))
 
 static double now(void)
 {
@@ -47,10 +48,24 @@ static void in_a_child(int regions, int depths)
 	wait(0);
 }
 
+static void in_single_child(double seconds)
+{
+	if (!fork()) {
+		spin(seconds);
+		_exit(0);
+	}
+	wait(0);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 2 && !strcmp(argv[1], "sites")) {
 		in_a_child(120, 20);
+		return 0;
+	}
+	if (argc == 2 && !strcmp(argv[1], "single")) {
+		filter(0);
+		in_single_child(0.5);
 		return 0;
 	}
 	for (int i = 0; i < 3; i++)
