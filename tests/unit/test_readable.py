@@ -63,6 +63,42 @@ def test_what_the_c_library_does_is_its_first_function() -> None:
     ]
 
 
+def perl(name: str) -> Frame:
+    return Frame(name, module="perl")
+
+
+def test_of_an_interpreter_whose_scripts_have_no_names_it_is_told_what_it_does() -> None:
+    inside = perl("main"), perl("perl_run"), perl("Perl_runops_standard"), perl("Perl_pp_sort")
+    assert folded(*inside) == ["main", "Perl_pp_sort"]
+    assert folded(*inside, library("memcmp"), library("__memcmp_evex")) == ["main", "Perl_pp_sort", "memcmp"]
+    assert folded(*inside[:1]) == ["main"]
+    ruby = [Frame(name, module="libruby-3.1.so.3.1") for name in ("ruby_run_node", "rb_ary_sort_bang")]
+    assert folded(Frame("main", module="ruby3.1"), *ruby) == ["main", "rb_ary_sort_bang"]
+    assert folded(*inside, Frame("work", module="work.so")) == ["main", "work"], "its libraries say more"
+
+
+def test_of_one_whose_scripts_have_names_they_say_what_it_does() -> None:
+    inside = [
+        Frame(name, module="python3.11") for name in ("main", "Py_BytesMain", "_PyEval_EvalFrameDefault")
+    ]
+    node = Frame("main", module="node"), Frame("Builtins_Call", module="node")
+    profile = Profile(
+        ProcessInfo(),
+        1,
+        1,
+        [
+            PathSample((*inside, python("run", "run.py")), Metrics(1, 5.0), origin=Origin(7)),
+            PathSample(tuple(inside), Metrics(1, 5.0), origin=Origin(7)),
+            PathSample((*node, Frame("run", module="[anon]")), Metrics(1, 5.0), origin=Origin(8)),
+            PathSample(node, Metrics(1, 5.0), origin=Origin(8)),
+            PathSample(node, Metrics(1, 5.0), origin=Origin(9)),
+        ],
+    )
+    paths = [[one.name for one in sample.path] for sample in readable(profile).samples]
+    assert paths[1::2] == [["main"], ["main"]]
+    assert paths[4] == ["main", "Builtins_Call"], "another process"
+
+
 IMPORTLIB = python("_find_and_load", "<frozen importlib._bootstrap>")
 
 

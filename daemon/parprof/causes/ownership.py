@@ -42,7 +42,7 @@ _MPI = re.compile(
 )
 """Its libraries, and the programs that start processes for it."""
 _INTERPRETERS = re.compile(
-    r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua|R|beam\.smp|mono(?:-sgen|-boehm)?)[\d.]*(?:\.so\S*)?\Z"
+    r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua|R|beam\.smp|mono(?:-sgen|-boehm)?)-?[\d.]*(?:\.so\S*)?\Z"
 )
 _OF_PERL = re.compile(r"(?:threads|shared)\.so\Z")
 """What it runs programs by in threads: its only modules with common names that others' code is below."""
@@ -218,6 +218,16 @@ def _owner(frame: Frame) -> Owner:
     if ".so" in base and not _is_own_library(frame):
         return Owner.LIBRARY
     return _by_source(frame.file)
+
+
+def is_of_interpreter(frame: Frame) -> bool:
+    """Whether it is code of what runs scripts, as of Perl, R or Python; not of their libraries."""
+    return not frame.is_loop and _INTERPRETERS.match(os.path.basename(frame.module)) is not None
+
+
+def is_of_script(frame: Frame) -> bool:
+    """Whether it is a function that an interpreter runs: read, or compiled at run time."""
+    return frame.module in (SCRIPT, ANONYMOUS)
 
 
 def is_nameless_code(frame: Frame) -> bool:

@@ -3,7 +3,8 @@
 - The kernel becomes one frame: ``[kernel: write]``, ``[kernel: page fault]``, ``[waits: lock]``.
 - What a program calls of the C library, of a language's or a parallel runtime is the first function of it.
 - What lies between the program's own frames is left out: the start of threads, what calls a callback.
-- The interpreter's own functions are ``[python]``, and an import is ``[import numpy]``.
+- The interpreter's own functions are ``[python]``, and an import is ``[import numpy]``. Where no functions of scripts
+  are known, as of Perl's and R's, it is told which of its own an interpreter is in: it says more than ``main``.
 - Names lose what compilers put around them: ``(anonymous namespace)::``, the insides of lambdas.
 
 What is left out of a path is its caller's; but calls of a function that is not shown are nobody else's.
@@ -13,11 +14,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from parprof.attribution.waiting import is_wait
-from parprof.causes.ownership import SCRIPT, Owner, Ownership
+from parprof.causes.ownership import SCRIPT, Owner, Ownership, is_of_interpreter, is_of_script
 from parprof.causes.preparing import compiler, imported, is_import, module_name
 from parprof.metrics import ACTIVATIONS
 from parprof.model import Frame, Path, PathSample, Profile
@@ -41,7 +43,7 @@ _FORTRAN = re.compile(r"__(\w+?)_MOD_(\w+)")
 
 def readable(profile: Profile) -> Profile:
     """The same profile by such call paths."""
-    folder = _Folder()
+    folder = _Folder(profile.samples)
     return replace(profile, samples=[folder.sample(sample) for sample in profile.samples])
 
 
@@ -79,6 +81,7 @@ class _FrameBook:
         self.ownership = Ownership()
         self.kernel: set[_FrameFacts] = set()
         self.scripts: set[_FrameFacts] = set()
+        self.interpreters: set[_FrameFacts] = set()
         self.preparing: set[_FrameFacts] = set()
         """Those of Python's import machinery, and of what compiles functions as they are called."""
         self.changing: set[_FrameFacts] = set()
@@ -109,6 +112,8 @@ class _FrameBook:
         if frame.module == _KERNEL:
             self.kernel.add(facts)
             changes = True
+        if is_of_interpreter(frame):
+            self.interpreters.add(facts)
         if frame.module == SCRIPT:
             self.scripts.add(facts)
             if _prepares(frame):
@@ -122,16 +127,27 @@ class _FrameBook:
 class _Folder:
     """Folds paths, each one once."""
 
-    def __init__(self) -> None:
+    def __init__(self, samples: Sequence[PathSample]) -> None:
+        """``samples``: all that there are."""
+        self._samples = samples
         self._book = _FrameBook()
         self._paths: dict[int, Path] = {}
         """By the ids of paths, which the profile keeps: to compare them takes long."""
+        self._inside: dict[int, Path] = {}
+        """The same for those that are an interpreter's alone: with what it does."""
         self._words: dict[str, Frame] = {}
+
+    @cached_property
+    def _running_scripts(self) -> frozenset[int]:
+        """PIDs of processes of which functions of scripts are known."""
+        return frozenset(one.origin.pid for one in self._samples if any(map(is_of_script, one.path)))
 
     def sample(self, sample: PathSample) -> PathSample:
         path = self._paths.get(id(sample.path))
         if path is None:
             path = self._paths[id(sample.path)] = self._folded(sample.path)
+        if id(sample.path) in self._inside and sample.origin.pid not in self._running_scripts:
+            path = self._inside[id(sample.path)]
         if path is sample.path:
             return sample
         metrics = sample.metrics
@@ -153,6 +169,16 @@ class _Folder:
             if not fact.is_loop:
                 last = fact.owner
             owners.append(last)
+        if set(owners) == {Owner.SYSTEM} and not book.interpreters.isdisjoint(facts):
+            inside = [at for at, fact in enumerate(facts) if fact in book.interpreters]
+            told = [
+                Owner.PROGRAM if at in (inside[0], inside[-1]) else Owner.SYSTEM for at in range(len(facts))
+            ]
+            self._inside[id(path)] = self._shown(facts, told)
+        return self._shown(facts, owners)
+
+    def _shown(self, facts: Sequence[_FrameFacts], owners: Sequence[Owner]) -> Path:
+        """What is shown of a path. ``owners``: of its frames."""
         own = [at for at, owner in enumerate(owners) if owner is not Owner.SYSTEM]
         outermost, innermost = (own[0], own[-1]) if own else (len(facts), -1)
         out: list[Frame] = []
@@ -165,7 +191,7 @@ class _Folder:
                 if at < outermost and fact.frame.name == "main":
                     out.append(fact.named)
             elif at == innermost + 1:
-                is_script = not book.scripts.isdisjoint(facts)
+                is_script = not self._book.scripts.isdisjoint(facts)
                 out.append(self._entered(fact, is_script=is_script))
         return _in_place(out)
 
