@@ -216,6 +216,23 @@ def test_functions_that_a_script_calls_one_after_the_other_are_named_themselves(
     assert causes[2].what.startswith("one thread imports")
 
 
+def test_what_a_script_does_beside_functions_that_are_named_themselves_has_its_own_lines() -> None:
+    """A script that imports xgboost, has it fit on all cores, unevenly, and calls a function of its own for longest:
+    both of the others were told as one imbalance in the line of that call."""
+    own = Frame("serial_feature", "/home/me/job.py", 20, 18, "python")
+    imports = statement(
+        1, 300, 1, 1, Frame("_find_and_load", "<frozen importlib._bootstrap>", 1, 1, "python")
+    )
+    uneven = [statement(6, 700 if tid == 1 else 200, 2, tid) for tid in range(1, CORES + 1)]
+    causes = found(imports, *uneven, statement(13, 900, 1, 1, own))
+    assert [(cause.kind, cause.function, cause.line) for cause in causes] == [
+        (Kind.SERIAL, "serial_feature", 20),
+        (Kind.IMBALANCE, "<module>", 6),
+        (Kind.SERIAL, "<module>", 1),
+    ]
+    assert causes[2].what.startswith("one thread imports")
+
+
 def test_a_function_that_numba_compiles_is_its_callers() -> None:
     """GIVEN a wheel whose library has sources, somewhere where its makers had them, and Python code of its own THEN the
     line of the script that called is named, and that it is compiled."""
