@@ -347,6 +347,20 @@ def test_a_lock_is_held_where_it_is_taken_not_in_all_that_its_thread_does() -> N
     assert (cause.kind, cause.function) == (Kind.LOCK, "write_table")
 
 
+def test_a_thread_does_not_wait_for_a_lock_that_it_holds_itself() -> None:
+    """x264's first thread copies each frame, and then sleeps for the lock of a list before it hands that over."""
+    rows = [
+        row("main; encode", 200, 1, 1),
+        row("main; encode; pthread_mutex_lock; [waits: lock]", tid=1, wait=180),
+        row(f"{THREAD}; encode_rows", 600, 2, 2),
+        row(f"{THREAD}; pthread_cond_wait; [waits: condition]", tid=2, wait=200),
+        row(f"{THREAD}; encode_rows", 600, 2, 3),
+        row(f"{THREAD}; pthread_cond_wait; [waits: condition]", tid=3, wait=200),
+    ]
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function) == (Kind.STARVED, "encode"), cause.what
+
+
 def test_the_function_that_takes_a_lock_is_named_not_what_runs_meanwhile() -> None:
     rows = []
     for tid in (1, 2):

@@ -136,8 +136,20 @@ def waits_around(site: LossSite, *, spins: bool = True) -> dict[str, float] | No
 
 
 def exclusive_waits(site: LossSite) -> dict[str, float]:
-    """Waits for locks that keep others out, in the whole program that a site is in."""
-    return {name: amount for name, amount in waits_of(site.place.root.all).items() if is_exclusive(name)}
+    """Waits for locks that keep others out, in the whole program that a site is in, but of the thread that works there:
+    it does not wait for what it holds."""
+    threads = {label: metrics.work_ns for label, metrics in site.tally.threads.items() if label[1]}
+    holder = max(threads, key=lambda label: threads[label], default=None)
+    found: dict[str, float] = {}
+    for place in site.place.root.walk():
+        waits = {name: amount for name, amount in waits_of(place.own).items() if is_exclusive(name)}
+        if not waits:
+            continue
+        waited = {label: metrics[WAIT] + metrics.spin_ns for label, metrics in place.own.threads.items()}
+        others = 1 - waited.get(holder, 0.0) / sum(waited.values()) if holder else 1.0
+        for name, amount in waits.items():
+            found[name] = found.get(name, 0.0) + others * amount
+    return found
 
 
 def file_lock_waits(site: LossSite) -> dict[str, float]:
