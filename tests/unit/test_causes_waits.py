@@ -1602,3 +1602,38 @@ def test_who_spins_in_turn_in_the_programs_own_code_waits_for_a_lock(
     (cause,) = found(*balanced(count=100), *rows)
     assert (cause.kind, cause.function) == (kind, "update" if kind is Kind.LOCK else "worker")
     assert ("spin meanwhile in enter" in cause.what) is (kind is Kind.LOCK)
+
+
+_SERVE = f"{THREAD}; serve"
+_ASKED = f"{_SERVE}; __epoll_wait; [waits: requests]"
+
+
+def _server(*works: int, waits: Sequence[int]) -> list[PathSample]:
+    """Threads with a loop of events each, of which one at a time has a request."""
+    rows = [row(f"{_SERVE}; answer", work, 1, tid) for tid, work in enumerate(works, 2) if work]
+    return rows + [row(_ASKED, tid=tid, wait=wait) for tid, wait in enumerate(waits, 2)]
+
+
+@pytest.mark.parametrize("works", [(800, 10, 0, 0), (600, 200, 100, 100)])
+def test_a_server_that_is_asked_for_less_than_it_could_do_loses_nothing_by_that(works: Sequence[int]) -> None:
+    """memcached, asked by one client on one connection, or on a few."""
+    (cause,) = found(*_server(*works, waits=[1000 - work for work in works]))
+    assert cause.kind is Kind.STARVED and "asked for less at a time" in cause.what, cause.what
+    other = row("main; rebuild", 200, 1, 9)
+    causes = found(*_server(*works, waits=[1000 - work for work in works]), other)
+    assert first(causes) == (Kind.SERIAL, "rebuild")
+    assert len(causes) == 2
+
+
+def test_a_thread_that_has_all_the_requests_that_it_can_serve_has_too_many() -> None:
+    """All connections are one thread's."""
+    both = [row(f"{_SERVE}; answer", 200, 2, tid) for tid in (2, 3)]
+    (cause,) = found(*both, *_server(700, 0, waits=[10, 700]))
+    assert cause.kind is Kind.IMBALANCE, cause.what
+
+
+def test_who_computes_beside_a_thread_that_serves_requests_is_serial_code() -> None:
+    """Metrics are asked for now and then."""
+    metrics = [row("main; pthread_create; export; answer", 10, 1, 3)]
+    metrics.append(row("main; pthread_create; export; __epoll_wait; [waits: requests]", tid=3, wait=950))
+    assert first(found(row("main; compute", 900, 1, 1), *metrics)) == (Kind.SERIAL, "compute")

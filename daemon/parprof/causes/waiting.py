@@ -10,7 +10,7 @@ from parprof.causes.barriers import is_barrier
 from parprof.causes.evidence import Place, Tally
 from parprof.causes.gil import is_for_gil
 from parprof.causes.sites import LossSite
-from parprof.causes.tickers import thread_of
+from parprof.causes.tickers import ThreadId, thread_of
 from parprof.metrics import STALL, WAIT
 from parprof.model import PathSample
 
@@ -43,6 +43,8 @@ _QUEUE = re.compile(
 _FOR_TASKS = re.compile(r".*(?:GOMP_task(?:wait|group_end)|kmpc_(?:omp_taskwait|end_taskgroup))")
 _FOR_ARRIVAL = tuple(kind.frame_name for kind in (WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD))
 _AT_BARRIER = WaitKind.BARRIER.frame_name
+_SERVES = 0.01
+"""Of the time that it waits for requests: who works for less serves none."""
 _IN_SERVICE = 0.5
 """Of the time in which nobody works."""
 _FOR_SOMETHING = WaitKind.CONDITION.frame_name
@@ -60,6 +62,16 @@ _FOR_OTHERS = re.compile(
 def asleep_for_requests_ns(samples: Iterable[PathSample]) -> float:
     """For how long threads waited for something to do from outside."""
     return sum(one.metrics[WAIT] for one in samples if _is_for_requests(one))
+
+
+def asleep_to_serve_ns(samples: Sequence[PathSample]) -> float:
+    """The same where threads wait of which one works, too: what a library waits for all the time is no request."""
+    worked: dict[ThreadId, float] = {}
+    for one in samples:
+        worked[thread_of(one.origin)] = worked.get(thread_of(one.origin), 0.0) + one.metrics.work_ns
+    waits = [one for one in samples if _is_for_requests(one)]
+    served = {one.path for one in waits if worked[thread_of(one.origin)] >= _SERVES * one.metrics[WAIT] > 0}
+    return asleep_for_requests_ns(one for one in waits if one.path in served)
 
 
 def _is_for_requests(sample: PathSample) -> bool:
