@@ -23,7 +23,7 @@ from profiles import frame, library
 
 CORES = 2
 _FOREIGN = re.compile(
-    r"P?MPI_|__|fcntl|ompi_|_gfortran|pthread_|exec_blas|GOMP_|libgomp|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
+    r"P?MPI_|__|fcntl|ompi_|_gfortran|JavaMain|pthread_|exec_blas|GOMP_|libgomp|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
 )
 
 
@@ -419,6 +419,32 @@ def test_who_of_a_pool_has_the_longest_piece_is_chance(alone: int, kind: Kind) -
     (cause,) = found(*rows, spare)
     assert (cause.kind, cause.function) == (kind, "compute")
     assert ("38 % of the time one alone" in cause.what) == (kind is Kind.IMBALANCE)
+
+
+@pytest.mark.parametrize("begin", ["std::main; pthread_create; JavaMain", "JavaMain"])  # recorded, attached
+def test_javas_main_thread_is_no_producer_between_parallel_streams(begin: str) -> None:
+    """It is not the process's first one; the pool's threads have nothing to do while it is alone at work, and it takes
+    part when they have."""
+    rows = [row(f"{begin}; Par.main; merge", 300, 1, 8)]
+    for tid, path in (
+        (8, f"{begin}; Par.main; std::toArray; heavy"),
+        (9, f"{begin}; Par.main; pthread_create; heavy"),
+    ):
+        rows.append(row(path, 400, 2, tid))
+    rows.append(row("std::ForkJoinPool.awaitWork; [waits: condition]", tid=9, wait=300))
+    for one in rows:
+        if begin != "JavaMain":
+            one.physical = one.path[3 if one.path[-1].name == "heavy" and one.origin.tid == 9 else 2 :]
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "merge"), cause.what
+
+
+def test_a_thread_of_java_that_makes_what_others_take_is_a_producer() -> None:
+    create = "std::main; pthread_create; JavaMain; Par.main; pthread_create"
+    rows = [row(f"{create}; produce", 300, 1, 9), row(f"{create}; produce", 100, 2, 9)]
+    rows += [row(f"{create}; consume", 100, 2, 10)]
+    rows.append(row(f"{create}; consume; pthread_cond_wait; [waits: condition]", tid=10, wait=300))
+    assert first(found(*rows)) == (Kind.STARVED, "produce")
 
 
 def test_very_many_threads_that_wait_in_turn_are_counted() -> None:

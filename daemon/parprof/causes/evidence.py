@@ -78,6 +78,8 @@ class Tally:
     """Work on behalf of a parallel region, task or thread that begins at this place."""
     within_region_ns: float = 0.0
     """The same where that begins at this place or above it."""
+    launched_ns: float = 0.0
+    """Work of a main thread that is not the process's first one."""
     beside: Beside = field(default_factory=Beside)
     """Waiting of others for the interpreter's lock that was beside this."""
 
@@ -87,6 +89,8 @@ class Tally:
         add_to(self.threads, row.thread, row.metrics)
         if row.beside is not NOTHING:
             self.beside.add(row.beside)
+        if row.route.is_launched:
+            self.launched_ns += row.metrics.work_ns
         if row.runtime:
             add_to(self.runtime, row.runtime, row.metrics)
             if row.is_idler:
@@ -108,6 +112,7 @@ class Tally:
             self.prepares[what] = self.prepares.get(what, 0.0) + unused_ns
         self.in_region_ns += other.in_region_ns
         self.within_region_ns += other.within_region_ns
+        self.launched_ns += other.launched_ns
         self.beside.add(other.beside)
         self.called_back_ns += other.called_back_ns
 

@@ -21,6 +21,9 @@ from parprof.values import dataclass
 
 _NO_THREAD = re.compile(r"\[|_?main\Z|MAIN__|_start\Z|<module>|runtime\.")
 """Where paths begin that are of no thread's function: the program's entry, or a stack that was cut short."""
+_LAUNCHER = "JavaMain"
+"""By which a program's main function is run in a thread of its own that nothing of the program's starts: Java's, for
+the sake of its stack."""
 _PLUMBING = 4
 """Frames at most by which a thread begins before its function."""
 _PART = re.compile(
@@ -136,6 +139,8 @@ class Route:
     is_script: bool = False
     prepares: str = ""
     """What the last step imports or has compiled, as `prepared` says it; empty if it does not."""
+    is_launched: bool = False
+    """Whether it is of a main thread that is not the process's first one."""
     is_of_library: bool = False
     """Whether a library does this in a thread of its own, and who created that is left out."""
 
@@ -219,6 +224,9 @@ class RouteFinder:
         if begins < 0 and is_of_thread and _is_whole_thread([path[at].name for at in (0, own[0])]):
             begins = own[0]
         region = -1
+        is_launched = any(path[at].name == _LAUNCHER for at in range(max(created, 0), own[0]))
+        if is_launched:
+            begins = -1
         if 0 <= begins <= own[-1]:
             there = bisect_left(own, begins) + 1
             region = min(_innermost_function([facts[at] for at in own[:there]]), len(spans) // 2 - 1)
@@ -234,6 +242,7 @@ class RouteFinder:
             innermost=path[called].name if called < len(path) else "",
             is_rooted=not path[0].name.startswith("["),
             is_script=is_script,
+            is_launched=is_launched,
             prepares=prepared(path, called) if is_script else "",
         )
 

@@ -225,6 +225,8 @@ def waits_for_work_ns(site: LossSite) -> float:
 def _is_of_a_thread(tally: Tally) -> bool:
     """Whether it is mostly done by a thread that the program started: by which call may not have been seen, where we
     attached later."""
+    if tally.launched_ns > 0.5 * tally.metrics.work_ns:
+        return False
     pid, tid, _ = max(tally.threads, key=lambda thread: tally.threads[thread].work_ns, default=(0, 0, ""))
     return tid not in (0, pid)
 
