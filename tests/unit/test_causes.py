@@ -935,6 +935,26 @@ def test_what_a_thread_does_is_no_part_of_who_created_it() -> None:
     assert cause.function == "db+0x1a3f0" and "StartWorkers" in cause.path
 
 
+def test_what_a_team_does_is_part_of_the_function_that_has_it_run() -> None:
+    """GROMACS: fft5d_plan_3d plans one after the other in an ordered loop, whose body has no name in libgromacs."""
+    rows = []
+    for tid in (1, 2):
+        for names, count, n_working in (
+            (("plan_3d", "db+0xc38fb0"), 300, 1),
+            (("Force", "db+0xb1abf0"), 400, CORES),
+        ):
+            one = _exporting(count, n_working, tid, "Run", *names)
+            team = [Frame(name, module="libgomp.so.1.0.0") for name in ("GOMP_parallel", "gomp_thread_start")]
+            before = (
+                (*one.path[:-1], team[0])
+                if tid == 1
+                else (Frame("start_thread", module="libc.so.6"), team[1])
+            )
+            rows.append(replace(one, physical=(*before, one.path[-1])))
+    cause, *_ = found(*rows, runtime="libgomp")
+    assert (cause.function, cause.path) == ("plan_3d", ("main", "Run", "plan_3d"))
+
+
 @pytest.mark.parametrize("inlined", [(), ("introsort",), ("introsort", "less")])
 def test_a_threads_function_is_where_it_begins_whatever_was_inlined_at_its_leaf(
     inlined: Sequence[str],

@@ -31,6 +31,8 @@ _PART = re.compile(
 )
 """Names of what compilers make of a part of a function, or of a copy of it."""
 
+_OF_TEAM = re.compile(r"(?:.*/)?lib(?:gomp|omp|iomp)")
+"""Files of OpenMP's runtimes: what a team runs is a piece of the function that has it run."""
 _CREATION = re.compile(r"_*(?:GI_+)?(?:pthread_create\w*|thrd_create|PyThread_start_new_thread)")
 
 
@@ -217,8 +219,12 @@ class RouteFinder:
         begins = created + 1
         if created < 0 and (begins := _root_of_thread(path, physical)) < 0:
             begins = _shared_from(path, physical)
+        is_dropped = False
         if self._partly_named:
-            own = self._without_nameless(own, facts, begins)
+            is_of_team = created < 0 and any(_OF_TEAM.match(frame.module) for frame in physical)
+            named = self._without_nameless(own, facts, -1 if is_of_team else begins)
+            is_dropped = begins in own and begins not in named
+            own = named
         numbers = [facts[at].number for at in own]
         spans = array("q", [own[at] for at in _without_recursion(numbers)])
         if begins < 0 and is_of_thread and _is_whole_thread([path[at].name for at in (0, own[0])]):
@@ -228,7 +234,7 @@ class RouteFinder:
         if is_launched:
             begins = -1
         if 0 <= begins <= own[-1]:
-            there = bisect_left(own, begins) + 1
+            there = max(bisect_left(own, begins) + (not is_dropped), 1)
             region = min(_innermost_function([facts[at] for at in own[:there]]), len(spans) // 2 - 1)
         is_script = not book.scripts.isdisjoint(facts)
         while called < len(path) and facts[called].is_loop:
@@ -255,10 +261,10 @@ class RouteFinder:
 
     def _without_nameless(self, own: list[int], facts: list[FrameFacts], begins: int) -> list[int]:
         """Without functions that have no name, where one has been met in the same file that does: but what a thread
-        does, from frame ``begins`` on, is no part of who created it."""
+        does, from frame ``begins`` on, is no part of who created it. What a team does is: -1."""
         out: list[int] = []
         named: set[str] = set()
-        is_before = True
+        is_before = begins >= 0
         for at in own:
             if is_before and at >= begins:
                 is_before = False
