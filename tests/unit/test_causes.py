@@ -257,7 +257,7 @@ def test_what_a_library_imports_when_it_is_called_is_an_import() -> None:
         Frame("<module>", "/opt/venv/lib/python3.11/site-packages/torch/_dynamo/__init__.py", 1, 1, "python"),
     ]
     (cause,) = found(*balanced("main solve"), statement(7, 300, 1, 1, *below))
-    assert cause.what.startswith("one thread imports _dynamo most of that time")
+    assert cause.what.startswith("one thread imports torch._dynamo most of that time")
 
 
 def test_modules_that_are_read_in_from_disk_are_told_as_such() -> None:
