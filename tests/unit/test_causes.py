@@ -216,6 +216,23 @@ def test_functions_that_a_script_calls_one_after_the_other_are_named_themselves(
     assert causes[2].what.startswith("one thread imports")
 
 
+def test_what_a_script_does_beside_functions_that_are_named_themselves_has_its_own_lines() -> None:
+    """A script that imports xgboost, has it fit on all cores, unevenly, and calls a function of its own for longest:
+    both of the others were told as one imbalance in the line of that call."""
+    own = Frame("serial_feature", "/home/me/job.py", 20, 18, "python")
+    imports = statement(
+        1, 300, 1, 1, Frame("_find_and_load", "<frozen importlib._bootstrap>", 1, 1, "python")
+    )
+    uneven = [statement(6, 700 if tid == 1 else 200, 2, tid) for tid in range(1, CORES + 1)]
+    causes = found(imports, *uneven, statement(13, 900, 1, 1, own))
+    assert [(cause.kind, cause.function, cause.line) for cause in causes] == [
+        (Kind.SERIAL, "serial_feature", 20),
+        (Kind.IMBALANCE, "<module>", 6),
+        (Kind.SERIAL, "<module>", 1),
+    ]
+    assert causes[2].what.startswith("one thread imports")
+
+
 def test_a_function_that_numba_compiles_is_its_callers() -> None:
     """GIVEN a wheel whose library has sources, somewhere where its makers had them, and Python code of its own THEN the
     line of the script that called is named, and that it is compiled."""
@@ -240,7 +257,7 @@ def test_what_a_library_imports_when_it_is_called_is_an_import() -> None:
         Frame("<module>", "/opt/venv/lib/python3.11/site-packages/torch/_dynamo/__init__.py", 1, 1, "python"),
     ]
     (cause,) = found(*balanced("main solve"), statement(7, 300, 1, 1, *below))
-    assert cause.what.startswith("one thread imports _dynamo most of that time")
+    assert cause.what.startswith("one thread imports torch._dynamo most of that time")
 
 
 def test_modules_that_are_read_in_from_disk_are_told_as_such() -> None:
@@ -918,6 +935,26 @@ def test_what_a_thread_does_is_no_part_of_who_created_it() -> None:
     assert cause.function == "db+0x1a3f0" and "StartWorkers" in cause.path
 
 
+def test_what_a_team_does_is_part_of_the_function_that_has_it_run() -> None:
+    """GROMACS: fft5d_plan_3d plans one after the other in an ordered loop, whose body has no name in libgromacs."""
+    rows = []
+    for tid in (1, 2):
+        for names, count, n_working in (
+            (("plan_3d", "db+0xc38fb0"), 300, 1),
+            (("Force", "db+0xb1abf0"), 400, CORES),
+        ):
+            one = _exporting(count, n_working, tid, "Run", *names)
+            team = [Frame(name, module="libgomp.so.1.0.0") for name in ("GOMP_parallel", "gomp_thread_start")]
+            before = (
+                (*one.path[:-1], team[0])
+                if tid == 1
+                else (Frame("start_thread", module="libc.so.6"), team[1])
+            )
+            rows.append(replace(one, physical=(*before, one.path[-1])))
+    cause, *_ = found(*rows, runtime="libgomp")
+    assert (cause.function, cause.path) == ("plan_3d", ("main", "Run", "plan_3d"))
+
+
 @pytest.mark.parametrize("inlined", [(), ("introsort",), ("introsort", "less")])
 def test_a_threads_function_is_where_it_begins_whatever_was_inlined_at_its_leaf(
     inlined: Sequence[str],
@@ -966,11 +1003,18 @@ def test_stacks_that_nameless_code_cuts_short_say_how_to_name_it() -> None:
     assert "stands out" in headline(other, find_causes(other))
 
 
-@pytest.mark.parametrize(("kind", "told"), [("requests", True), ("lock", False)])
-def test_a_server_that_is_not_asked_for_more_is_told_so(kind: str, told: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "waiter", "told"),
+    [
+        ("requests", 1, True),
+        ("lock", 1, False),
+        ("requests", 9, False),
+    ],  # a thread of MPICH's, which never works
+)
+def test_a_server_that_is_not_asked_for_more_is_told_so(kind: str, waiter: int, told: bool) -> None:
     """nginx's workers, which one client cannot keep busy: cores are idle a little everywhere."""
     rows = [row("START WRITE", 300, 3, tid) for tid in (1, 2, 3)]
-    idle = asleep("START EPOLL", 400e6, 1)
+    idle = asleep("START EPOLL", 400e6, waiter)
     rows.append(replace(idle, path=(*idle.path, Frame(f"[waits: {kind}]"))))
     profile = Profile(ProcessInfo(7, "nginx", "nginx", "none", CORES, "scheduler"), 1, 100, rows)
     line = headline(profile, find_causes(profile))

@@ -23,7 +23,7 @@ from profiles import frame, library
 
 CORES = 2
 _FOREIGN = re.compile(
-    r"P?MPI_|__|fcntl|ompi_|_gfortran|pthread_|exec_blas|GOMP_|libgomp|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
+    r"P?MPI_|__|fcntl|ompi_|_gfortran|JavaMain|pthread_|exec_blas|GOMP_|libgomp|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
 )
 
 
@@ -347,6 +347,20 @@ def test_a_lock_is_held_where_it_is_taken_not_in_all_that_its_thread_does() -> N
     assert (cause.kind, cause.function) == (Kind.LOCK, "write_table")
 
 
+def test_a_thread_does_not_wait_for_a_lock_that_it_holds_itself() -> None:
+    """x264's first thread copies each frame, and then sleeps for the lock of a list before it hands that over."""
+    rows = [
+        row("main; encode", 200, 1, 1),
+        row("main; encode; pthread_mutex_lock; [waits: lock]", tid=1, wait=180),
+        row(f"{THREAD}; encode_rows", 600, 2, 2),
+        row(f"{THREAD}; pthread_cond_wait; [waits: condition]", tid=2, wait=200),
+        row(f"{THREAD}; encode_rows", 600, 2, 3),
+        row(f"{THREAD}; pthread_cond_wait; [waits: condition]", tid=3, wait=200),
+    ]
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function) == (Kind.STARVED, "encode"), cause.what
+
+
 def test_the_function_that_takes_a_lock_is_named_not_what_runs_meanwhile() -> None:
     rows = []
     for tid in (1, 2):
@@ -405,6 +419,32 @@ def test_who_of_a_pool_has_the_longest_piece_is_chance(alone: int, kind: Kind) -
     (cause,) = found(*rows, spare)
     assert (cause.kind, cause.function) == (kind, "compute")
     assert ("38 % of the time one alone" in cause.what) == (kind is Kind.IMBALANCE)
+
+
+@pytest.mark.parametrize("begin", ["std::main; pthread_create; JavaMain", "JavaMain"])  # recorded, attached
+def test_javas_main_thread_is_no_producer_between_parallel_streams(begin: str) -> None:
+    """It is not the process's first one; the pool's threads have nothing to do while it is alone at work, and it takes
+    part when they have."""
+    rows = [row(f"{begin}; Par.main; merge", 300, 1, 8)]
+    for tid, path in (
+        (8, f"{begin}; Par.main; std::toArray; heavy"),
+        (9, f"{begin}; Par.main; pthread_create; heavy"),
+    ):
+        rows.append(row(path, 400, 2, tid))
+    rows.append(row("std::ForkJoinPool.awaitWork; [waits: condition]", tid=9, wait=300))
+    for one in rows:
+        if begin != "JavaMain":
+            one.physical = one.path[3 if one.path[-1].name == "heavy" and one.origin.tid == 9 else 2 :]
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "merge"), cause.what
+
+
+def test_a_thread_of_java_that_makes_what_others_take_is_a_producer() -> None:
+    create = "std::main; pthread_create; JavaMain; Par.main; pthread_create"
+    rows = [row(f"{create}; produce", 300, 1, 9), row(f"{create}; produce", 100, 2, 9)]
+    rows += [row(f"{create}; consume", 100, 2, 10)]
+    rows.append(row(f"{create}; consume; pthread_cond_wait; [waits: condition]", tid=10, wait=300))
+    assert first(found(*rows)) == (Kind.STARVED, "produce")
 
 
 def test_very_many_threads_that_wait_in_turn_are_counted() -> None:
@@ -1588,3 +1628,38 @@ def test_who_spins_in_turn_in_the_programs_own_code_waits_for_a_lock(
     (cause,) = found(*balanced(count=100), *rows)
     assert (cause.kind, cause.function) == (kind, "update" if kind is Kind.LOCK else "worker")
     assert ("spin meanwhile in enter" in cause.what) is (kind is Kind.LOCK)
+
+
+_SERVE = f"{THREAD}; serve"
+_ASKED = f"{_SERVE}; __epoll_wait; [waits: requests]"
+
+
+def _server(*works: int, waits: Sequence[int]) -> list[PathSample]:
+    """Threads with a loop of events each, of which one at a time has a request."""
+    rows = [row(f"{_SERVE}; answer", work, 1, tid) for tid, work in enumerate(works, 2) if work]
+    return rows + [row(_ASKED, tid=tid, wait=wait) for tid, wait in enumerate(waits, 2)]
+
+
+@pytest.mark.parametrize("works", [(800, 10, 0, 0), (600, 200, 100, 100)])
+def test_a_server_that_is_asked_for_less_than_it_could_do_loses_nothing_by_that(works: Sequence[int]) -> None:
+    """memcached, asked by one client on one connection, or on a few."""
+    (cause,) = found(*_server(*works, waits=[1000 - work for work in works]))
+    assert cause.kind is Kind.STARVED and "asked for less at a time" in cause.what, cause.what
+    other = row("main; rebuild", 200, 1, 9)
+    causes = found(*_server(*works, waits=[1000 - work for work in works]), other)
+    assert first(causes) == (Kind.SERIAL, "rebuild")
+    assert len(causes) == 2
+
+
+def test_a_thread_that_has_all_the_requests_that_it_can_serve_has_too_many() -> None:
+    """All connections are one thread's."""
+    both = [row(f"{_SERVE}; answer", 200, 2, tid) for tid in (2, 3)]
+    (cause,) = found(*both, *_server(700, 0, waits=[10, 700]))
+    assert cause.kind is Kind.IMBALANCE, cause.what
+
+
+def test_who_computes_beside_a_thread_that_serves_requests_is_serial_code() -> None:
+    """Metrics are asked for now and then."""
+    metrics = [row("main; pthread_create; export; answer", 10, 1, 3)]
+    metrics.append(row("main; pthread_create; export; __epoll_wait; [waits: requests]", tid=3, wait=950))
+    assert first(found(row("main; compute", 900, 1, 1), *metrics)) == (Kind.SERIAL, "compute")

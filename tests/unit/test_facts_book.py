@@ -332,6 +332,26 @@ def test_nobody_waits_for_facts_that_are_coming(
         assert not again.is_busy and again.worker_pid == 0, "they were on disk"
 
 
+def test_facts_of_more_files_than_there_is_room_for_come_one_after_the_other(
+    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a program with more than 64 new files nothing was ever planned: those that were known kept their room."""
+    files = [dso for dso in dsos(program) if dso.elf is not None]
+    monkeypatch.setattr(facts_book, "_MAX_COMING", 2)
+    looks: list[str] = []
+    opens = cache.DiskCache.open
+    monkeypatch.setattr(cache.DiskCache, "open", lambda self, name: looks.append(name) or opens(self, name))
+    with FactsBook(tmp_path) as book:
+        deadline = time.monotonic() + 30
+        turns = 0
+        while book.coming(files):
+            assert time.monotonic() < deadline, "it comes to an end"
+            turns += 1
+            time.sleep(0.005)
+        assert book.found == len(files) > 3 and not book._coming and not book._missing
+        assert len(looks) <= 3 * len(files), f"whether they are on disk is not asked at each of {turns} turns"
+
+
 def test_a_file_that_kills_the_child_is_given_up_without_waiting(
     program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

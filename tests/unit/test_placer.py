@@ -138,3 +138,12 @@ def test_an_idle_table_is_not_freed_for_one_that_is_wanted_with_it(
     placer.update(load_map(2, frozenset({0, 1})), wait=False)
     assert placer.refused == refused and kernel.lists.get(2, (0, 0))[1] == told
     check(kernel, placer)
+
+
+def test_tables_of_what_a_program_calls_itself_come_first() -> None:
+    """What a library needs is mapped after it, at a lower address."""
+    asked: list[str] = []
+    builder: Any = SimpleNamespace(**vars(BUILDER))
+    builder.prefetch = lambda dsos: asked.extend(dso.path for dso in dsos)
+    Placer(Kernel(1000), builder).update(load_map(7, frozenset(range(4))), wait=False)  # type: ignore[arg-type]
+    assert asked == ["/0", "/3", "/2", "/1"]

@@ -261,6 +261,33 @@ def test_prefetch(tmp_path: Path, dsos: Callable[[Path | str], Dso]) -> None:
         assert same(builder.table(dsos(paths[1])), expected(paths[1]))
 
 
+def test_files_for_which_there_is_no_room_yet_are_expected(
+    tmp_path: Path, dsos: Callable[[Path], Dso]
+) -> None:
+    """Who must not wait asks for a table when it is not expected any more: a program that loads a plug-in with 300
+    libraries had most of these built while all else stood still."""
+    paths = [elf_file(tmp_path / f"{number}") for number in range(200)]
+    files = [dsos(path) for path in paths]
+    with TableBuilder() as builder:
+        builder.prefetch(files)
+        deadline = time.monotonic() + 30
+        while not builder.ready(files[0]):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert all(builder.expected(each) for each in files[100:])
+        waiting = dict(zip(paths, files, strict=True))
+        while waiting:
+            assert time.monotonic() < deadline
+            for path, dso in list(waiting.items()):
+                if not builder.expected(dso):
+                    assert builder.ready(dso)
+                    assert same(builder.table(dso), expected(path))
+                    del waiting[path]
+            builder.go_on(waiting.values())
+            time.sleep(0.01)
+        assert builder.built == 200
+
+
 def test_tables_of_a_process(tmp_path: Path) -> None:
     with DsoCache() as cache:
         files = LoadMap.read(os.getpid(), None, cache).dsos()

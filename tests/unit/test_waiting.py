@@ -141,6 +141,14 @@ FUTEXES = {
     "JVM_MonitorWait; Interpreter": WaitKind.CONDITION,
     "___pthread_cond_timedwait; os::PlatformEvent::park(long); JavaThread::sleep(long); JVM_Sleep; "
     "Interpreter": WaitKind.SLEEP,
+    "syscall; libtbb.so.12.8+0x22180; libtbb.so.12.8+0x21670; start_thread; __clone3": WaitKind.CONDITION,
+    "syscall; tbb::detail::r1::futex_wait(void*, int); tbb::detail::r1::binary_semaphore::P(); "
+    "tbb::detail::r1::rml::private_worker::run(); start_thread": WaitKind.CONDITION,
+    "syscall; libtbb.so.12+0x11000; tbb::detail::r1::execute_and_wait(tbb::detail::d1::task&); "
+    "solve": WaitKind.CONDITION,
+    "syscall; libtbb.so.12+0x11000; tbb::detail::r1::wait_on_address(void*, tbb::detail::d1::delegate_base&, "
+    "unsigned long); add; tbb::detail::d1::start_for<add>::execute()": WaitKind.LOCK,
+    "syscall; own_lock; tbb::detail::d1::start_for<add>::execute(); libtbb.so.12+0x11000": WaitKind.LOCK,
     "syscall; my_own_wait; main": WaitKind.LOCK,
     "FnOnce::call_once; worker": WaitKind.LOCK,
     "": WaitKind.LOCK,

@@ -274,6 +274,9 @@ _PARKS = re.compile(
 )
 """Into functions of pools of threads in Rust a condition or a parker is inlined as a rule, and leaves no name; what a
 mutex does to sleep is never."""
+_OF_TBB = re.compile(r"libtbb(?:12)?[._-]\S*\+0x|(?:\S+ )?tbb::")
+_MUTEX_OF_TBB = re.compile(r".*(?:wait_on_address|mutex)")
+"""oneTBB calls the kernel itself: its threads sleep so for work, and for its own mutexes by this function."""
 _STRIPPED_PYTHON = re.compile(r"(?:lib)?python\d\S*\+0x")
 """A stripped interpreter itself waits on a condition for one thing: its lock, the GIL."""
 
@@ -294,6 +297,9 @@ def thread_wait_kind(functions: Iterable[str]) -> WaitKind:
     caller = next(dropwhile(_C_LIBRARY.match, names), "")
     if _STRIPPED_PYTHON.match(caller):
         return WaitKind.LOCK
+    if _OF_TBB.match(caller):
+        theirs = takewhile(_OF_TBB.match, dropwhile(_C_LIBRARY.match, names))
+        return WaitKind.LOCK if any(map(_MUTEX_OF_TBB.match, theirs)) else WaitKind.CONDITION
     if _PARKS.match(caller):
         return WaitKind.CONDITION
     inside = list(takewhile(_INSIDE.match, names))

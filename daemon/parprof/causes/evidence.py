@@ -78,6 +78,8 @@ class Tally:
     """Work on behalf of a parallel region, task or thread that begins at this place."""
     within_region_ns: float = 0.0
     """The same where that begins at this place or above it."""
+    launched_ns: float = 0.0
+    """Work of a main thread that is not the process's first one."""
     beside: Beside = field(default_factory=Beside)
     """Waiting of others for the interpreter's lock that was beside this."""
 
@@ -87,6 +89,8 @@ class Tally:
         add_to(self.threads, row.thread, row.metrics)
         if row.beside is not NOTHING:
             self.beside.add(row.beside)
+        if row.route.is_launched:
+            self.launched_ns += row.metrics.work_ns
         if row.runtime:
             add_to(self.runtime, row.runtime, row.metrics)
             if row.is_idler:
@@ -108,6 +112,7 @@ class Tally:
             self.prepares[what] = self.prepares.get(what, 0.0) + unused_ns
         self.in_region_ns += other.in_region_ns
         self.within_region_ns += other.within_region_ns
+        self.launched_ns += other.launched_ns
         self.beside.add(other.beside)
         self.called_back_ns += other.called_back_ns
 
@@ -200,11 +205,41 @@ class Evidence:
         """What ran beside what."""
         self.sleeps = sleeps_of((row.metrics, row.thread, row.function, row.route) for row in rows)
         """Which threads slept by themselves."""
+        self._routes = rows
         self._grow(rows)
         for place in reversed(list(self.root.walk())):  # callees before their callers
             place.regions_ns += place.all.in_region_ns
             if place.parent is not None:
                 place.parent.regions_ns += place.regions_ns
+
+    def lines_without(self, gone: Mapping[int, Iterable[Place]]) -> dict[int, dict[int, Tally]]:
+        """What is left of some places without callees that are ``gone``, by the places' ids and their own lines."""
+        callees = {place: {kid.procedure for kid in kids} for place, kids in gone.items()}
+        out: dict[int, dict[int, Tally]] = {place: {} for place in gone}
+        known: dict[int, list[tuple[int, int]]] = {}
+        for row in self._routes if gone else ():
+            lines = known.get(id(row.route))
+            if lines is None:
+                lines = known[id(row.route)] = self._lines_on(row.route, callees)
+            for place, line in lines:
+                out[place].setdefault(line, Tally()).add(row)
+        return out
+
+    def _lines_on(self, route: Route, callees: Mapping[int, Collection[Procedure]]) -> list[tuple[int, int]]:
+        """The places, by id, that a route goes through, with its line there, but not on to certain ``callees``."""
+        out: list[tuple[int, int]] = []
+        place: Place | None = self.root
+        for depth in range(route.length):
+            place = place.children.get(route.procedure(depth)) if place is not None else None
+            if place is None:
+                break
+            those = callees.get(id(place))
+            if those is None:
+                continue
+            goes_on = depth + 1 < route.length and route.procedure(depth + 1) in those
+            if not goes_on:
+                out.append((id(place), route.step(depth).line))
+        return out
 
     def _grow(self, rows: list[SampleRoute]) -> None:
         """Make the places, from the root on, where there is enough to look at: there may be millions of paths."""

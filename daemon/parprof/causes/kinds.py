@@ -41,6 +41,7 @@ from parprof.causes.sites import (
 )
 from parprof.causes.stalls import spun_ns, stall
 from parprof.causes.tools import brief_processes
+from parprof.causes.unasked import few_requests
 from parprof.causes.waiting import (
     is_at_barrier,
     is_lock,
@@ -443,6 +444,7 @@ KINDS: tuple[Test, ...] = (
     lone_process,
     lock,
     machine,
+    few_requests,
     lone_rank,
     _serial,
     _imbalance,

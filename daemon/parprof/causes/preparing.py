@@ -3,7 +3,6 @@ called. Which frames of call paths are such, and what is imported or compiled.""
 
 from __future__ import annotations
 
-import os
 import re
 
 from parprof.causes.ownership import SCRIPT
@@ -12,6 +11,8 @@ from parprof.model import Frame, Path
 _COMPILERS = ((re.compile(r".*/(?:site|dist)-packages/numba/core/(?:dispatcher|compiler)\w*\.py"), "numba"),)
 """By the files of their Python code: what compiles functions of a script as they are called."""
 _IMPORT_SYSTEM = re.compile(r"<frozen (?:importlib|zipimport)|.*/importlib/")
+_INSTALLED = re.compile(r".*/(?:(?:site|dist)-packages|python\d\.\d+)/")
+"""Folders of modules: below these their packages are theirs, not where a program happens to lie."""
 
 
 def is_import(frame: Frame) -> bool:
@@ -50,12 +51,16 @@ def first_imported(path: Path, at: int) -> str:
 
 
 def module_name(file: str) -> str:
-    """The name of the module in a file.
+    """The name of the module in a file, with its packages' where it is installed.
 
-    >>> module_name("/usr/lib/python3/dist-packages/numpy/__init__.py"), module_name("<frozen site>")
-    ('numpy', 'frozen site')
+    >>> module_name("/usr/lib/python3/dist-packages/dask/array/__init__.py"), module_name("<frozen site>")
+    ('dask.array', 'frozen site')
     """
-    base = os.path.basename(file)
-    if base == "__init__.py":
-        base = os.path.basename(os.path.dirname(file))
-    return base.partition(".")[0].strip("<>")
+    root = _INSTALLED.match(file)
+    parts = file[root.end() :].split("/") if root else file.split("/")[-2:]
+    if parts[-1] == "__init__.py":
+        parts.pop()
+    names = [part.partition(".")[0].strip("<>") for part in (parts if root else parts[-1:])]
+    while len(names) > 1 and not names[0].isidentifier():  # an egg
+        names.pop(0)
+    return ".".join(names)

@@ -334,11 +334,11 @@ def _locks_ns(tally: Tally, *, is_taken: bool = False) -> float:
 
 def _cause(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> tuple[Cause, float]:
     if diagnosis.kind is Kind.LOCK and site.region is not None and not is_single(site.tally, setting.cores):
-        site.place = _where_locked(site)
+        site.move(_where_locked(site))
     elif diagnosis.kind is Kind.LOCK:
-        site.place = _where_held(site)
+        site.move(_where_held(site))
     elif diagnosis.is_creators:
-        site.place = task_waits(site.region and site.region.parent) or thread_waits(site) or site.place
+        site.move(task_waits(site.region and site.region.parent) or thread_waits(site) or site.place)
     function = site.function
     metrics = site.tally.metrics
     path = tuple(place.procedure.name for place in function.chain() if not place.procedure.is_loop)
@@ -365,7 +365,7 @@ def _cause(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> tuple[Caus
 
 def _line(site: LossSite) -> int:
     """The line of the function that loses most: of a loop, in it, as what else the function does may lose more."""
-    by_line = site.place.by_line
+    by_line = site.by_line or site.place.by_line
     lines = {line: tally.metrics for line, tally in by_line.items() if not site.lines or line in site.lines}
     whole = site.tally.metrics
     metric = max((IDLENESS, OVERHEAD, STALL), key=lambda one: whole[one])

@@ -21,6 +21,9 @@ from parprof.values import dataclass
 
 _NO_THREAD = re.compile(r"\[|_?main\Z|MAIN__|_start\Z|<module>|runtime\.")
 """Where paths begin that are of no thread's function: the program's entry, or a stack that was cut short."""
+_LAUNCHER = "JavaMain"
+"""By which a program's main function is run in a thread of its own that nothing of the program's starts: Java's, for
+the sake of its stack."""
 _PLUMBING = 4
 """Frames at most by which a thread begins before its function."""
 _PART = re.compile(
@@ -28,6 +31,8 @@ _PART = re.compile(
 )
 """Names of what compilers make of a part of a function, or of a copy of it."""
 
+_OF_TEAM = re.compile(r"(?:.*/)?lib(?:gomp|omp|iomp)")
+"""Files of OpenMP's runtimes: what a team runs is a piece of the function that has it run."""
 _CREATION = re.compile(r"_*(?:GI_+)?(?:pthread_create\w*|thrd_create|PyThread_start_new_thread)")
 
 
@@ -136,6 +141,8 @@ class Route:
     is_script: bool = False
     prepares: str = ""
     """What the last step imports or has compiled, as `prepared` says it; empty if it does not."""
+    is_launched: bool = False
+    """Whether it is of a main thread that is not the process's first one."""
     is_of_library: bool = False
     """Whether a library does this in a thread of its own, and who created that is left out."""
 
@@ -212,15 +219,22 @@ class RouteFinder:
         begins = created + 1
         if created < 0 and (begins := _root_of_thread(path, physical)) < 0:
             begins = _shared_from(path, physical)
+        is_dropped = False
         if self._partly_named:
-            own = self._without_nameless(own, facts, begins)
+            is_of_team = created < 0 and any(_OF_TEAM.match(frame.module) for frame in physical)
+            named = self._without_nameless(own, facts, -1 if is_of_team else begins)
+            is_dropped = begins in own and begins not in named
+            own = named
         numbers = [facts[at].number for at in own]
         spans = array("q", [own[at] for at in _without_recursion(numbers)])
         if begins < 0 and is_of_thread and _is_whole_thread([path[at].name for at in (0, own[0])]):
             begins = own[0]
         region = -1
+        is_launched = any(path[at].name == _LAUNCHER for at in range(max(created, 0), own[0]))
+        if is_launched:
+            begins = -1
         if 0 <= begins <= own[-1]:
-            there = bisect_left(own, begins) + 1
+            there = max(bisect_left(own, begins) + (not is_dropped), 1)
             region = min(_innermost_function([facts[at] for at in own[:there]]), len(spans) // 2 - 1)
         is_script = not book.scripts.isdisjoint(facts)
         while called < len(path) and facts[called].is_loop:
@@ -234,6 +248,7 @@ class RouteFinder:
             innermost=path[called].name if called < len(path) else "",
             is_rooted=not path[0].name.startswith("["),
             is_script=is_script,
+            is_launched=is_launched,
             prepares=prepared(path, called) if is_script else "",
         )
 
@@ -246,10 +261,10 @@ class RouteFinder:
 
     def _without_nameless(self, own: list[int], facts: list[FrameFacts], begins: int) -> list[int]:
         """Without functions that have no name, where one has been met in the same file that does: but what a thread
-        does, from frame ``begins`` on, is no part of who created it."""
+        does, from frame ``begins`` on, is no part of who created it. What a team does is: -1."""
         out: list[int] = []
         named: set[str] = set()
-        is_before = True
+        is_before = begins >= 0
         for at in own:
             if is_before and at >= begins:
                 is_before = False

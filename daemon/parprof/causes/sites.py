@@ -9,8 +9,8 @@ together.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 
 from parprof.attribution.effort import lost_ns
 from parprof.causes.evidence import Evidence, Place, Tally
@@ -158,6 +158,13 @@ class LossSite:
     """The lines of the function that it is; empty: all of them."""
     part: str = ""
     """Which part of the function it is, where that is divided by lines."""
+    by_line: Mapping[int, Tally] = field(default_factory=dict)
+    """The tallies of the function's lines, where these are not all of the place's."""
+
+    def move(self, place: Place) -> None:
+        """Tell of it at another place."""
+        if place is not self.place:
+            self.place, self.lines, self.by_line = place, frozenset(), {}
 
     @property
     def function(self) -> Place:
@@ -185,6 +192,21 @@ def together(sites: Sequence[LossSite]) -> LossSite:
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """A place to tell of, or what is left of it without the callees that are ``followed``."""
+
+    place: Place
+    tally: Tally
+    region: Place | None
+    followed: Sequence[Place]
+
+    @property
+    def whole(self) -> bool:
+        """Whether that is all of it."""
+        return not self.followed
+
+
 class SiteSearch:
     """Finds the sites of one program."""
 
@@ -196,12 +218,16 @@ class SiteSearch:
 
     def sites(self) -> list[list[LossSite]]:
         """All of them, those of one function together, but for parts of it that lose in different ways."""
+        places = list(self._search())
+        rests = {id(one.place): one.followed for one in places if one.followed and len(one.place.by_line) > 1}
+        by_line = self._evidence.lines_without(rests)
         found: dict[tuple[Procedure, str], list[LossSite]] = {}
-        for site in self._search():
-            found.setdefault((site.function.procedure, site.part), []).append(site)
+        for one in places:
+            for site in self._narrowed(one, by_line.get(id(one.place), one.place.by_line)):
+                found.setdefault((site.function.procedure, site.part), []).append(site)
         return list(found.values())
 
-    def _search(self) -> Iterator[LossSite]:
+    def _search(self) -> Iterator[_Found]:
         pending: list[tuple[Place, Place | None]] = [(self._evidence.root, None)]
         while pending:
             place, region = pending.pop()
@@ -215,7 +241,7 @@ class SiteSearch:
             pending += [(kid, region) for kid in followed]
             rest = place.all if not followed else _without(place, followed)
             if place.parent is not None and lost_ns(rest.metrics) >= self._floor_ns:
-                yield from self._narrowed(place, rest, region, whole=not followed)
+                yield _Found(place, rest, region, followed)
 
     def _followed(self, place: Place, region: Place | None, kids: list[Place]) -> list[Place]:
         """The callees to go on with; none where the place is a site."""
@@ -365,36 +391,35 @@ class SiteSearch:
             knows_threads(part) and is_single(part, self._cores) and alone(part.metrics, self._cores) >= _SOLO
         )
 
-    def _narrowed(self, place: Place, rest: Tally, region: Place | None, *, whole: bool) -> list[LossSite]:
-        """Without the lines that lose nothing: a function is rarely all of one kind."""
-        if not whole or len(place.by_line) < 2:
-            return [LossSite(place, rest, region, whole=whole)]
-        if parts := self._by_lines(place, region):
+    def _narrowed(self, found: _Found, by_line: Mapping[int, Tally]) -> list[LossSite]:
+        """Without the lines that lose nothing: a function is rarely all of one kind. ``by_line``: what it is."""
+        plain = LossSite(found.place, found.tally, found.region, whole=found.whole, by_line=by_line)
+        if len(by_line) < 2:
+            return [plain]
+        if parts := self._by_lines(plain):
             return parts
-        losing = _lines_of(
-            place, [line for line, tally in place.by_line.items() if _loses(tally.metrics)], region
-        )
-        return [losing if losing.lost_ns >= 0.9 * lost_ns(rest.metrics) else LossSite(place, rest, region)]
+        losing = _lines_of(plain, [line for line, tally in by_line.items() if _loses(tally.metrics)])
+        return [losing if losing.lost_ns >= 0.9 * plain.lost_ns else plain]
 
-    def _by_lines(self, place: Place, region: Place | None) -> list[LossSite]:
+    def _by_lines(self, site: LossSite) -> list[LossSite]:
         """The parts of a function that calls libraries one after the other, as scripts do: what is imported or
         compiled, what one thread does alone, and the rest, in which several work. None where it is all of one kind."""
-        if region is not None or place.procedure.is_loop:
+        if site.region is not None or site.place.procedure.is_loop:
             return []
         lines: dict[str, list[int]] = {"prepares": [], "alone": [], "rest": []}
-        for line, tally in place.by_line.items():
+        for line, tally in site.by_line.items():
             part = "rest"
             if self._is_left_alone(tally):
                 prepares = sum(tally.prepares.values()) >= 0.5 * unused_ns(tally.metrics)
                 part = "prepares" if prepares else "alone"
             lines[part].append(line)
-        parts = {part: _lines_of(place, those, None, part) for part, those in lines.items()}
-        least = _CONSIDERABLE_SHARE * effort_ns(place.all.metrics)
+        parts = {part: _lines_of(site, those, part) for part, those in lines.items()}
+        least = _CONSIDERABLE_SHARE * effort_ns(site.place.all.metrics)
         if effort_ns(parts["rest"].tally.metrics) < least:
             return []
         if all(lost_ns(parts[part].tally.metrics) < self._floor_ns for part in ("prepares", "alone")):
             return []
-        return [site for site in parts.values() if site.lost_ns >= self._floor_ns]
+        return [one for one in parts.values() if one.lost_ns >= self._floor_ns]
 
     def _is_left_alone(self, part: Tally) -> bool:
         """Whether one thread does this alone, but for a little that others do at times, as those that a library
@@ -409,14 +434,14 @@ def _loses(metrics: Metrics) -> bool:
     return lost_ns(metrics) >= 0.15 * effort_ns(metrics)
 
 
-def _lines_of(place: Place, lines: Iterable[int], region: Place | None, part: str = "") -> LossSite:
+def _lines_of(site: LossSite, lines: Iterable[int], part: str = "") -> LossSite:
     """Some lines of a function, with all that they call. ``part``: what they are called; else they are all that counts
     of it."""
     those = frozenset(lines)
     tally = Tally()
     for line in those:
-        tally.merge(place.by_line[line])
-    return LossSite(place, tally, region, whole=not part, lines=those, part=part)
+        tally.merge(site.by_line[line])
+    return replace(site, tally=tally, whole=site.whole and not part, lines=those, part=part)
 
 
 def _without(place: Place, followed: Iterable[Place]) -> Tally:

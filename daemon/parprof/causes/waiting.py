@@ -10,7 +10,7 @@ from parprof.causes.barriers import is_barrier
 from parprof.causes.evidence import Place, Tally
 from parprof.causes.gil import is_for_gil
 from parprof.causes.sites import LossSite
-from parprof.causes.tickers import thread_of
+from parprof.causes.tickers import ThreadId, thread_of
 from parprof.metrics import STALL, WAIT
 from parprof.model import PathSample
 
@@ -43,6 +43,8 @@ _QUEUE = re.compile(
 _FOR_TASKS = re.compile(r".*(?:GOMP_task(?:wait|group_end)|kmpc_(?:omp_taskwait|end_taskgroup))")
 _FOR_ARRIVAL = tuple(kind.frame_name for kind in (WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD))
 _AT_BARRIER = WaitKind.BARRIER.frame_name
+_SERVES = 0.01
+"""Of the time that it waits for requests: who works for less serves none."""
 _IN_SERVICE = 0.5
 """Of the time in which nobody works."""
 _FOR_SOMETHING = WaitKind.CONDITION.frame_name
@@ -60,6 +62,16 @@ _FOR_OTHERS = re.compile(
 def asleep_for_requests_ns(samples: Iterable[PathSample]) -> float:
     """For how long threads waited for something to do from outside."""
     return sum(one.metrics[WAIT] for one in samples if _is_for_requests(one))
+
+
+def asleep_to_serve_ns(samples: Sequence[PathSample]) -> float:
+    """The same where threads wait of which one works, too: what a library waits for all the time is no request."""
+    worked: dict[ThreadId, float] = {}
+    for one in samples:
+        worked[thread_of(one.origin)] = worked.get(thread_of(one.origin), 0.0) + one.metrics.work_ns
+    waits = [one for one in samples if _is_for_requests(one)]
+    served = {one.path for one in waits if worked[thread_of(one.origin)] >= _SERVES * one.metrics[WAIT] > 0}
+    return asleep_for_requests_ns(one for one in waits if one.path in served)
 
 
 def _is_for_requests(sample: PathSample) -> bool:
@@ -136,8 +148,20 @@ def waits_around(site: LossSite, *, spins: bool = True) -> dict[str, float] | No
 
 
 def exclusive_waits(site: LossSite) -> dict[str, float]:
-    """Waits for locks that keep others out, in the whole program that a site is in."""
-    return {name: amount for name, amount in waits_of(site.place.root.all).items() if is_exclusive(name)}
+    """Waits for locks that keep others out, in the whole program that a site is in, but of the thread that works there:
+    it does not wait for what it holds."""
+    threads = {label: metrics.work_ns for label, metrics in site.tally.threads.items() if label[1]}
+    holder = max(threads, key=lambda label: threads[label], default=None)
+    found: dict[str, float] = {}
+    for place in site.place.root.walk():
+        waits = {name: amount for name, amount in waits_of(place.own).items() if is_exclusive(name)}
+        if not waits:
+            continue
+        waited = {label: metrics[WAIT] + metrics.spin_ns for label, metrics in place.own.threads.items()}
+        others = 1 - waited.get(holder, 0.0) / sum(waited.values()) if holder else 1.0
+        for name, amount in waits.items():
+            found[name] = found.get(name, 0.0) + others * amount
+    return found
 
 
 def file_lock_waits(site: LossSite) -> dict[str, float]:
@@ -201,6 +225,8 @@ def waits_for_work_ns(site: LossSite) -> float:
 def _is_of_a_thread(tally: Tally) -> bool:
     """Whether it is mostly done by a thread that the program started: by which call may not have been seen, where we
     attached later."""
+    if tally.launched_ns > 0.5 * tally.metrics.work_ns:
+        return False
     pid, tid, _ = max(tally.threads, key=lambda thread: tally.threads[thread].work_ns, default=(0, 0, ""))
     return tid not in (0, pid)
 

@@ -10,7 +10,7 @@ from parprof.attribution import Effort, Verdict, percent, verdict
 from parprof.causes.diagnosis import Kind
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.ranking import LEAST_SAMPLES, Cause
-from parprof.causes.waiting import asleep_for_requests_ns
+from parprof.causes.waiting import asleep_for_requests_ns, asleep_to_serve_ns
 from parprof.files.dso import ANONYMOUS
 from parprof.metrics import OUTSIDE, Metrics
 from parprof.model import Profile
@@ -101,7 +101,7 @@ def nothing_to_act_on(profile: Profile, total: Metrics) -> str:
             f" and has no names: {how_to_name(profile.process.program)}"
         )
     where = f"{lost} % of the cores' time is lost, but at no place that stands out"
-    if asleep_for_requests_ns(profile.samples) >= effort.idleness_ns > effort.overhead_ns + effort.stall_ns:
+    if asleep_to_serve_ns(profile.samples) >= effort.idleness_ns > effort.overhead_ns + effort.stall_ns:
         return f"{where}: meanwhile others wait for requests, and have nothing to do"
     return where
 

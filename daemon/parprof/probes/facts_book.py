@@ -53,6 +53,8 @@ class FactsBook(Closing):
         self._thread: ThreadPoolExecutor | None = None
         """The only one that talks to the child."""
         self._coming: dict[tuple[FileKey, str], Future[dict[str, Any]]] = {}
+        self._missing: set[tuple[FileKey, str]] = set()
+        """Those that are not on disk, and were yet to be asked for when there was no room."""
         self._closing = False
         self.found = 0
         """How many files the child has looked into."""
@@ -86,18 +88,26 @@ class FactsBook(Closing):
         """Begin to find what is missing of the facts about these files; of how many `facts` would have to wait."""
         waiting = 0
         for dso in dsos:
-            if self._has(dso):
+            key = dso.key, dso.name
+            future = self._coming.get(key)
+            if future is None and key not in self._missing and self._has(dso):
                 continue
-            future = self._coming.get((dso.key, dso.name))
-            if future is not None and future.done() and not future.result():
-                del self._coming[dso.key, dso.name]  # it failed: once more, or never again
+            if future is not None and future.done():
+                if future.result():
+                    self.facts(dso)  # which makes room for another one
+                    continue
+                del self._coming[key]  # it failed: once more, or never again
                 future = None
                 if self._failures.get(dso.key, 0) >= _ATTEMPTS:
                     continue
             if future is None:
                 if len(self._coming) >= _MAX_COMING:
                     waiting += 1
+                    if len(self._missing) >= _KEPT:
+                        self._missing.clear()
+                    self._missing.add(key)
                     continue
+                self._missing.discard(key)
                 future = self._request(dso)
             waiting += future is not None and not future.done()
         return waiting

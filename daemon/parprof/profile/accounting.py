@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 
@@ -10,8 +10,18 @@ from parprof.attribution.agreement import TwoWays
 from parprof.attribution.ready import share_ready
 from parprof.facts.measurement import Measurement
 from parprof.facts.scopes import ScopeTimes
-from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, STALL, STOLEN, WORK, Metric, Metrics
-from parprof.model import NOBODY, OTHERS, Accounting, Count, Origin, PathSample, SampleKey, ThreadState
+from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, STALL, STOLEN, WAIT, WORK, Metric, Metrics
+from parprof.model import (
+    NOBODY,
+    OTHERS,
+    SEVERAL_THREADS,
+    Accounting,
+    Count,
+    Origin,
+    PathSample,
+    SampleKey,
+    ThreadState,
+)
 from parprof.profile.rows import RowMaker
 from parprof.runtimes.pools import is_idle_worker
 from parprof.values import dataclass
@@ -25,6 +35,8 @@ _LEAST_OTHERS = 0.2
 _AS_GLIMPSED = 2.0
 """And so many times as long as glimpses have of it: they are few, and who was woken takes a while to run."""
 
+_ThreadKey = tuple[int, int]
+"""Image and number of a thread."""
 Spun = Sequence[tuple[PathSample, float]]
 """Rows, with how much of their CPU time was spun while nobody worked, in nanoseconds."""
 
@@ -160,6 +172,7 @@ def settle(
     room; what belongs to no call path are further rows. ``origin``: of what belongs to no thread.
     """
     times, cores, more = known.times, known.cores, list[PathSample]()
+    _fit_waits(glimpsed, mine, times.elapsed_ns)
     stolen_stall_ns = min(float(times.stall_away_ns), cores * times.idle_ns)
     ready_ns = max(known.ready_ns - known.excess_ns, 0.0)
     if not times.exact:
@@ -378,6 +391,30 @@ def _settle_stall(
         rest_ns if rest_ns > negligible_ns else 0.0,
         others_ns if others_ns > negligible_ns else 0.0,
     )
+
+
+def _fit_waits(glimpsed: Glimpsed, mine: Sequence[PathSample], elapsed_ns: float) -> None:
+    """Let no thread have waited for longer than there was time beside its work, as estimates from glimpses may say."""
+    estimated: dict[_ThreadKey, list[tuple[PathSample, Metrics]]] = defaultdict(list)
+    for sample, seen in glimpsed.rows:
+        if seen[WAIT] and sample.origin.tid != SEVERAL_THREADS:
+            estimated[_thread_of(sample)].append((sample, seen))
+    spent_ns: dict[_ThreadKey, float] = defaultdict(float)
+    for sample in mine if estimated else ():
+        spent_ns[_thread_of(sample)] += sample.metrics[WAIT] + sample.metrics.cpu_ns
+    for thread, those in estimated.items():
+        excess_ns = spent_ns[thread] - elapsed_ns
+        estimated_ns = sum(seen[WAIT] for _, seen in those)
+        if excess_ns <= 0:
+            continue
+        left = max(1 - excess_ns / estimated_ns, 0.0)
+        for sample, seen in those:
+            sample.metrics[WAIT] -= (1 - left) * seen[WAIT]
+            seen[WAIT] *= left
+
+
+def _thread_of(sample: PathSample) -> _ThreadKey:
+    return sample.origin.image, sample.origin.tid
 
 
 def _who_waits(spun: Spun) -> Spun:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
 from typing import Any, NamedTuple
@@ -28,8 +28,9 @@ FILE_SECONDS = 20.0
 _ATTEMPTS = 2
 """How often a file may crash the child or keep it busy for too long."""
 _MAX_PROBLEMS = 1 << 12
-_MAX_COMING, _MAX_KEPT = 64, 1 << 20
-"""Files that are kept open for `TableBuilder.prefetch`, and bytes of a table that are kept in memory."""
+_MAX_COMING, _MAX_LEFT, _MAX_KEPT = 64, 1 << 14, 1 << 20
+"""Files that are kept open for `TableBuilder.prefetch`, and those that are yet to be; bytes of a table that are kept in
+memory."""
 _MAX_TEXT = 500
 
 
@@ -62,6 +63,8 @@ class TableBuilder(Closing):
         self._closed = False
         self._coming: dict[FileKey, Future[UnwindTable | None]] = {}
         self._parked: set[FileKey] = set()
+        self._left: set[FileKey] = set()
+        """Those for which there was no room when they were to be prefetched."""
         self._failures: dict[FileKey, int] = {}
         self._problems: dict[str, str] = {}
         self.built = self.loaded = 0
@@ -83,6 +86,7 @@ class TableBuilder(Closing):
         Without rows if the file has no call frame information: frame pointers are all there is then.
         """
         future = self._coming.pop(dso.key, None)
+        self._left.discard(dso.key)
         table = None if future is None else future.result()
         if future is None or dso.key in self._parked:
             self._parked.discard(dso.key)
@@ -113,9 +117,23 @@ class TableBuilder(Closing):
 
         They are on disk then. Small ones are kept in memory too where there is no cache.
         """
-        for dso in dsos:
-            if dso.key not in self._coming and not self._is_on_disk(dso) and self._has_room():
-                self._request(dso, keep=False)
+        wanted = {dso.key: dso for dso in dsos}
+        for key, dso in wanted.items():
+            is_known = key in self._coming or key in self._left or len(self._left) >= _MAX_LEFT
+            if not is_known and not self._is_on_disk(dso):
+                self._left.add(key)
+        self.go_on(wanted.values())
+
+    def go_on(self, dsos: Iterable[Dso]) -> None:
+        """Begin with those of them for which there was no room before, as far as there is now."""
+        wanted = {dso.key: dso for dso in dsos}
+        for key, dso in wanted.items():
+            if key not in self._left:
+                continue
+            if not self._has_room(wanted.keys()):
+                return
+            self._left.discard(key)
+            self._request(dso, keep=False)
 
     def ready(self, dso: Dso) -> bool:
         """Whether a table that was prefetched is there, so that `table` need not wait."""
@@ -127,12 +145,12 @@ class TableBuilder(Closing):
         future = self._coming.get(dso.key)
         if future is not None:
             return not future.done()
-        gave_up = self._closed or self._failures.get(dso.key, 0) >= _ATTEMPTS
-        return not gave_up and dso.elf is not None and not self._has_room() and not self._is_on_disk(dso)
+        return not self._closed and dso.key in self._left
 
-    def _has_room(self) -> bool:
+    def _has_room(self, wanted: Collection[FileKey]) -> bool:
+        """Whether there is room for one more, if need be that of a table that was not asked for, nor ``wanted``."""
         if len(self._coming) >= _MAX_COMING:
-            done = (key for key, future in self._coming.items() if future.done())
+            done = (key for key, future in self._coming.items() if future.done() and key not in wanted)
             if (oldest := next(done, None)) is None:
                 return False
             del self._coming[oldest]

@@ -108,7 +108,7 @@ class Placer:
         ``wait`` for tables that are not there yet; else they come later, with `pump`, and until then frame
         pointers have to do in those files.
         """
-        missing = [dso for dso in load_map.dsos() if dso.key not in self._placed]
+        missing = self._missing(load_map)
         self._builder.prefetch(missing)
         coming = set() if wait else {dso.key for dso in missing if self._builder.expected(dso)}
         self._waiting.pop(load_map.pid, None)
@@ -190,19 +190,25 @@ class Placer:
     def await_tables(self, pid: int, patient: Callable[[int], bool]) -> None:
         """Wait for the tables of a process as long as ``patient``, told for how many files, says so."""
         while (load_map := self._waiting.get(pid)) is not None:
-            unplaced = [dso for dso in load_map.dsos() if dso.key not in self._placed]
-            coming = [dso for dso in unplaced if self._builder.expected(dso)]
-            if not patient(len(coming)):
+            if not patient(sum(map(self._builder.expected, self._missing(load_map)))):
                 return
             time.sleep(_TABLES_SECONDS)
-            self._builder.prefetch(coming)  # as far as it had no room for them
             self.pump()
 
     def pump(self) -> None:
         """Show the unwinder the tables that have become ready. Call a few times a second."""
         for load_map in list(self._waiting.values()):
-            if not all(self._builder.expected(dso) for dso in load_map.dsos() if dso.key not in self._placed):
+            missing = self._missing(load_map)
+            self._builder.go_on(missing)
+            if not all(map(self._builder.expected, missing)):
                 self.update(load_map, wait=False)
+
+    def _missing(self, load_map: LoadMap) -> list[Dso]:
+        """The files whose tables are not in place, first those that were loaded first: the executable, and libraries
+        before what they need, which is mapped below them. Of the hundreds that come with a plug-in hardly any other is
+        on a stack."""
+        missing = [dso for dso in load_map.dsos() if dso.key not in self._placed]
+        return [*missing[:1], *missing[:0:-1]]
 
     def forget(self, pid: int) -> None:
         """A process is gone or not watched any more."""
