@@ -554,6 +554,7 @@ void span_prepare_waits(void);
 void span_count_wait(void);
 
 void span_load(void);
+void *span_look_up(void **where, const char *name);
 void *span_find_real(void **where, const char *name);
 void *span_find_beside(void **where, void *function, const char *name);
 
