@@ -464,6 +464,7 @@ static void *(*libc_memset)(void *, int, size_t);
 
 /* The allocator's own, which libc's need not be; until they are known, nothing is freed. */
 static void (*next_free)(void *);
+static void *(*next_calloc)(size_t, size_t);
 static void *(*next_realloc)(void *, size_t);
 static size_t (*next_usable)(void *);
 
@@ -474,6 +475,7 @@ static void find_allocator(void)
     if (next_free || is_looking)
         return;
     is_looking = 1;
+    next_calloc = dlsym(RTLD_NEXT, "calloc");
     next_realloc = dlsym(RTLD_NEXT, "realloc");
     next_usable = dlsym(RTLD_NEXT, "malloc_usable_size");
     next_free = dlsym(RTLD_NEXT, "free");
@@ -892,6 +894,23 @@ HOOK void free(void *memory)
     }
     if (next_free)
         next_free(memory);
+}
+
+void *__libc_calloc(size_t, size_t) __attribute__((weak));
+
+/* What it gives is new memory, also where the block was used before. */
+HOOK void *calloc(size_t n, size_t size)
+{
+    void *result;
+
+    find_allocator();
+    if (next_calloc)
+        result = next_calloc(n, size);
+    else
+        result = __libc_calloc ? __libc_calloc(n, size) : 0; /* dlsym may call it */
+    if (is_on && result)
+        input_forget((uint64_t)result, (n * size + 7) & ~7ul);
+    return result;
 }
 
 HOOK void *realloc(void *memory, size_t n)

@@ -10,7 +10,8 @@
  *     code from the thread's control block (at the thread pointer or above: the canary of the stack protector);
  *   - reads by code of ld.so, libgomp and libomp, by the allocator, and by functions of libc that synchronise, start
  *     or end threads and programs, and by whatever of libc these call: they are hidden. Their writes count, so that
- *     what they prepare (zeroed memory, a task's arguments) is not taken for something nobody wrote.
+ *     what they prepare (a task's arguments) is not taken for something nobody wrote; but not those of calloc, as large
+ *     blocks come clear from the kernel.
  * A routine begins where a call leads to, and ends when the stack is above its return address again.
  */
 #include <stddef.h>
@@ -60,8 +61,8 @@ static void describe(struct input_thread *thread, uint64_t routine);
 enum { PATH_BYTES = 512, THREADS = 1 << 14, KNOWN = 1 << 16 };
 enum { MAPPED_BYTES = INPUT_HEADER_BYTES + INPUT_MAX_ROWS * INPUT_ROW_BYTES };
 
-/* Whose code it is. */
-enum kind { ANYBODY, LIBC, HIDDEN };
+/* Whose code it is: what is not the program's is hidden, and clears memory, as calloc does, or has other duties. */
+enum kind { ANYBODY, LIBC, HIDDEN, CLEARING };
 
 static struct input_thread *by_tid[THREADS];
 static struct input_thread *current; /* that of the thread that runs */
@@ -125,10 +126,11 @@ static enum kind kind_of_routine(Addr address)
 {
     static const HChar *const hidden[] = {
         "pthread_", "_pthread", "__pthread_", "___pthread", "sem_", "__sem_", "__new_sem", "__old_sem", "mtx_", "cnd_",
-        "thrd_", "call_once", "lll_", "__lll", "futex", "__futex", "malloc", "free", "cfree", "calloc", "realloc",
+        "thrd_", "call_once", "lll_", "__lll", "futex", "__futex", "malloc", "free", "cfree", "realloc",
         "memalign", "aligned_alloc", "posix_memalign", "valloc", "pvalloc", "_int_", "__libc_malloc", "__libc_free",
-        "__libc_calloc", "__libc_realloc", "__libc_memalign", "__libc_start", "start_thread", "clone", "__clone", "_dl",
+        "__libc_realloc", "__libc_memalign", "__libc_start", "start_thread", "clone", "__clone", "_dl",
         "__dl", "dl", "exit", "_exit", "__cxa_", "__run_exit", "__tls", "fork", "__libc_fork", "_Fork", "sigaction", 0};
+    static const HChar *const clearing[] = {"calloc", "__libc_calloc", 0};
     DiEpoch now = VG_(current_DiEpoch)();
     DebugInfo *file = VG_(find_DebugInfo)(now, address);
     const HChar *name;
@@ -141,7 +143,7 @@ static enum kind kind_of_routine(Addr address)
         return kind;
     if (begins_with(name, "__GI_"))
         name += 5;
-    return is_one_of(name, hidden) ? HIDDEN : LIBC;
+    return is_one_of(name, hidden) ? HIDDEN : is_one_of(name, clearing) ? CLEARING : LIBC;
 }
 
 /* The same, remembered; a place that two addresses share is worked out again. */
@@ -196,15 +198,30 @@ static VG_REGPARM(2) void on_wide_load(Addr address, UWord bytes)
         input_read(current, address, bytes);
 }
 
+/* What calloc clears is new memory, wherever it came from: large blocks the kernel has cleared, and nobody writes. */
+static __attribute__((noinline)) void clear(Addr address, UWord bytes)
+{
+    Addr start = address & ~7ul;
+
+    input_forget(start, ((address + bytes + 7) & ~7ul) - start);
+}
+
 static VG_REGPARM(1) void on_store(Addr address)
 {
-    input_write_cell(current, address >> INPUT_CELL_SHIFT);
+    if (INPUT_UNLIKELY(current->is_hidden == CLEARING))
+        clear(address, 1);
+    else
+        input_write_cell(current, address >> INPUT_CELL_SHIFT);
 }
 
 static VG_REGPARM(2) void on_short_store(Addr address, UWord bytes)
 {
     uint64_t cell = address >> INPUT_CELL_SHIFT;
 
+    if (INPUT_UNLIKELY(current->is_hidden == CLEARING)) {
+        clear(address, bytes);
+        return;
+    }
     input_write_cell(current, cell);
     if (INPUT_UNLIKELY((address & 7) + bytes > 8))
         input_write_cell(current, cell + 1);
@@ -212,17 +229,23 @@ static VG_REGPARM(2) void on_short_store(Addr address, UWord bytes)
 
 static VG_REGPARM(2) void on_wide_store(Addr address, UWord bytes)
 {
-    input_write(current, address, bytes);
+    if (INPUT_UNLIKELY(current->is_hidden == CLEARING))
+        clear(address, bytes);
+    else
+        input_write(current, address, bytes);
 }
 
-static Bool is_hidden_from(enum kind kind, const struct input_frame *caller)
+/* 0: it is not. What is called in order to clear memory clears it. */
+static enum kind hidden_from(enum kind kind, const struct input_frame *caller)
 {
-    return kind == HIDDEN || (kind == LIBC && caller->is_hidden);
+    if (kind == ANYBODY || (kind == LIBC && !caller->is_hidden))
+        return ANYBODY;
+    return kind == LIBC || (kind == HIDDEN && caller->is_hidden) ? (enum kind)caller->is_hidden : kind;
 }
 
 static void enter(struct input_thread *thread, Addr routine, Addr stack)
 {
-    input_push(thread, routine, stack, is_hidden_from(known_kind(routine), &thread->frames[thread->depth]));
+    input_push(thread, routine, stack, hidden_from(known_kind(routine), &thread->frames[thread->depth]));
 }
 
 static VG_REGPARM(2) void on_call(Addr target, Addr stack)
@@ -239,10 +262,11 @@ static VG_REGPARM(2) void on_call(Addr target, Addr stack)
 static void hide_rest(struct input_thread *thread, Addr target)
 {
     const struct input_frame *top = &thread->frames[thread->depth];
+    enum kind hidden = top->is_hidden ? ANYBODY : hidden_from(known_kind(target), top);
 
-    if (!top->is_hidden && is_hidden_from(known_kind(target), top)) {
+    if (hidden) {
         thread->blocks = blocks;
-        input_push(thread, target, top->stack, True);
+        input_push(thread, target, top->stack, hidden);
     }
 }
 
@@ -259,7 +283,7 @@ static VG_REGPARM(2) void on_jump_through(Addr stub, Addr target)
         return;
     }
     top->routine = target;
-    top->is_hidden = thread->is_hidden = is_hidden_from(known_kind(target), top - 1);
+    top->is_hidden = thread->is_hidden = hidden_from(known_kind(target), top - 1);
     if (input.has_contexts)
         input_enter_context(thread);
 }
@@ -366,7 +390,7 @@ static void start_thread(ThreadId tid)
         VG_(umsg)("parprof: no memory for what a thread reads: the program needs more than there is (`ulimit -v`)\n");
         VG_(exit)(1);
     }
-    thread->frames[0].is_hidden = thread->is_hidden = 1; /* it begins in ld.so or libc */
+    thread->frames[0].is_hidden = thread->is_hidden = HIDDEN; /* it begins in ld.so or libc */
     by_tid[tid] = thread;
 }
 

@@ -36,6 +36,7 @@
 #define MAX_HELD 32
 #define MAX_DOACROSS 8 /* loops of one ordered(n) */
 #define CLEARED 32 /* bytes at a time */
+#define SPAN_LOOK_CYCLES 800 /* less is between a wait and the next, where nothing had come */
 /* Indices of the sites that every record begins with. */
 enum { SITE_PENDING = 1, SITE_OTHER = 2, FIRST_SITE = 3 };
 
@@ -553,6 +554,7 @@ void span_prepare_waits(void);
 void span_count_wait(void);
 
 void span_load(void);
+void *span_look_up(void **where, const char *name);
 void *span_find_real(void **where, const char *name);
 void *span_find_beside(void **where, void *function, const char *name);
 

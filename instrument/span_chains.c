@@ -45,6 +45,8 @@ static _Unwind_Reason_Code take_frame(struct _Unwind_Context *context, void *arg
 		return _URC_NO_REASON;
 	if (!address || search->chain.count == SPAN_CHAIN_CALLS)
 		return _URC_END_OF_STACK;
+	if (span_is_ours(address)) /* a wrapper around it: of a thread's body, of a region's */
+		return _URC_NO_REASON;
 	search->chain.addresses[search->chain.count++] = address;
 	return _URC_NO_REASON;
 }

@@ -10,6 +10,10 @@
  * eight times), who takes it and has waited with it before goes on with the path of the last signal, and so does who
  * was woken.
  *
+ * A barrier is known by its broadcast: who makes it waits there in other rounds, all others do now, and in most rounds,
+ * and those that are woken seldom wait again at once. Only the last one to come makes it, and need not have the longest
+ * path: all go on with the longest of all.
+ *
  * A signal, other than a broadcast, wakes any one of those that wait: who makes one where several have says that each
  * of them will do. What these take is an item (see span_begin_item), whenever they give the mutex back, unless they
  * signal the condition themselves, too, as where it is a lock.
@@ -47,6 +51,10 @@ struct condition {
 	bool is_shared;		    /* others did, too */
 	_Atomic bool is_for_any;    /* and then one was signalled, not all */
 	_Atomic bool is_given_back; /* who waits for it signals it, too */
+	struct group asleep;	    /* the longest path of those that wait */
+	uint32_t members;	    /* so many have waited */
+	uint32_t broadcasts, in_vain;
+	uint32_t unheard; /* so many broadcasts came while some of the members did not wait */
 };
 
 static struct condition conditions[CONDITIONS];
@@ -54,6 +62,8 @@ static struct guard guards[GUARDS];
 static _Atomic bool has_guards;
 static __thread struct condition *own_conditions[OWN_CONDITIONS]; /* at which this thread has waited */
 static __thread uint32_t own_condition_next;
+static __thread struct condition *told_at; /* where it was woken last */
+static __thread uint64_t told_total;
 
 static struct condition *condition_of(pthread_cond_t *key, bool is_made)
 {
@@ -74,6 +84,9 @@ static struct condition *condition_of(pthread_cond_t *key, bool is_made)
 		condition->is_shared = false;
 		atomic_store(&condition->is_for_any, false);
 		atomic_store(&condition->is_given_back, false);
+		if (!condition->asleep.best_prof.room)
+			prof_init(&condition->asleep.best_prof);
+		condition->members = condition->broadcasts = condition->in_vain = 0;
 		span_tokens_clear(&condition->signals, 0);
 	}
 	return condition;
@@ -191,6 +204,34 @@ static void signal_guard(struct thread *self, struct guard *guard)
 	spin_unlock(&guard->lock);
 }
 
+/* Where threads wait their turn, or for something to do, most find that it is another's, and wait again; and one side of
+ * a buffer tells the other also while that works. */
+static bool is_barrier_of(const struct condition *condition)
+{
+	return condition->waiting && condition->waiting + 1 >= condition->members && has_waited_at(condition) &&
+	       condition->in_vain + condition->unheard <= condition->broadcasts / 4;
+}
+
+static void broadcast(struct condition *condition, struct frame *frame)
+{
+	struct group *asleep = &condition->asleep;
+
+	condition->unheard += !condition->waiting || condition->waiting + 1 < condition->members;
+	if (is_barrier_of(condition))
+		span_take_path(frame, asleep->best, &asleep->best_prof, asleep->best_calls);
+	atomic_store(&asleep->best, 0);
+	condition->broadcasts++;
+}
+
+static void begin_sleep(struct condition *condition, struct thread *self)
+{
+	if (!condition->waiting++)
+		atomic_store(&condition->asleep.best, 0);
+	if (told_at == condition && self->total - told_total < SPAN_LOOK_CYCLES)
+		condition->in_vain++;
+	span_report(&condition->asleep, self->frame);
+}
+
 static void signal_path(struct thread *self, pthread_cond_t *key, bool is_for_all)
 {
 	struct condition *condition = condition_of(key, false);
@@ -204,6 +245,8 @@ static void signal_path(struct thread *self, pthread_cond_t *key, bool is_for_al
 		atomic_store_explicit(&condition->is_given_back, true, memory_order_relaxed);
 	else if (!is_for_all && condition->is_shared)
 		atomic_store_explicit(&condition->is_for_any, true, memory_order_relaxed);
+	if (is_for_all)
+		broadcast(condition, self->frame);
 	missing = condition->waiting > condition->signals.count ? condition->waiting - condition->signals.count : 0;
 	if (missing)
 		span_tokens_leave(&condition->signals, self->frame, is_for_all ? missing : 1);
@@ -227,12 +270,14 @@ static void begin_cond_wait(struct thread *self, pthread_cond_t *key, pthread_mu
 		spin_unlock(&guard->lock);
 	}
 	if (condition) {
-		condition->waiting++;
+		begin_sleep(condition, self);
 		condition->guard = guard;
 		condition->waiter = condition->waiter ? condition->waiter : self;
 		condition->is_shared |= condition->waiter != self;
-		if (!has_waited_at(condition))
+		if (!has_waited_at(condition)) {
 			own_conditions[own_condition_next++ % OWN_CONDITIONS] = condition;
+			condition->members++;
+		}
 		spin_unlock(&condition->lock);
 	}
 }
@@ -251,6 +296,8 @@ static void end_cond_wait(struct thread *self, pthread_cond_t *key, pthread_mute
 		if (is_signalled && span_tokens_take(&condition->signals, self->frame) && has_taken)
 			span_begin_items_here(self);
 		condition->waiting -= condition->waiting > 0;
+		told_at = condition;
+		told_total = self->total;
 		spin_unlock(&condition->lock);
 	}
 	guard = guard_of(mutex, false);

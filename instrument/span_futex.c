@@ -26,7 +26,6 @@
 #define THREAD_SLOTS 256
 #define LET_ON 16   /* yields */
 #define YIELDS 8    /* after a wait, which do nothing: Rust and libstdc++ yield some four times before they sleep */
-#define LOOK_CYCLES 800 /* less is between a wait and the next, where nothing had come */
 #define NAP_NS 50000 /* while a lock is kept */
 #define NAPS 20
 #define NAPS_IN_VAIN 200
@@ -195,7 +194,7 @@ static void begin_wait(struct thread *self, uintptr_t key)
 			atomic_store(&word->woken.best, 0);
 		}
 		word->computation = span_posix_computation();
-		if (woken_at == key && self->total - woken_total < LOOK_CYCLES)
+		if (woken_at == key && self->total - woken_total < SPAN_LOOK_CYCLES)
 			word->in_vain++;
 		word->members |= own_bit();
 		if (self->frame->c > word->slept.best)

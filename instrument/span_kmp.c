@@ -156,6 +156,41 @@ EXPORT void __kmpc_end_serialized_parallel(PLACE)
 	free(region);
 }
 
+/* the runtime's start: with the first calls of these it gets ready, in two steps, which takes it a millisecond */
+
+static void *look_up_once(void **where, const char *name)
+{
+	void *found = __atomic_load_n(where, __ATOMIC_RELAXED);
+
+	return LIKELY(found) ? found : span_look_up(where, name);
+}
+
+#define FIRST(type, name, parameters, ...)                                                                            \
+	EXPORT type name parameters                                                                                   \
+	{                                                                                                             \
+		static void *real;                                                                                    \
+		static _Atomic bool was_called;                                                                       \
+		type(*call) parameters = (type(*) parameters)look_up_once(&real, #name);                              \
+		struct thread *self = &span_self;                                                                     \
+		unsigned long result = 1;                                                                             \
+                                                                                                                      \
+		if (UNLIKELY(!call)) /* the program asks whether there is a runtime by whether this has an address */ \
+			return (type)result;                                                                          \
+		if (LIKELY(atomic_load_explicit(&was_called, memory_order_relaxed)) || !is_program(self))             \
+			return call(__VA_ARGS__);                                                                     \
+		span_end_strand(self);                                                                                \
+		RESULT_##type call(__VA_ARGS__);                                                                      \
+		atomic_store(&was_called, true);                                                                      \
+		span_begin_strand(self);                                                                              \
+		return (type)result;                                                                                  \
+	}
+FIRST(int, __kmpc_global_thread_num, (void *place), place)
+FIRST(void, __kmpc_push_num_teams, (PLACE, int teams, int threads), place, thread, teams, threads)
+FIRST(int, omp_get_max_threads, (void))
+FIRST(void, omp_set_num_threads, (int count), count)
+FIRST(void, omp_init_lock, (void *lock), lock)
+FIRST(void, omp_init_nest_lock, (void *lock), lock)
+
 /* barriers */
 
 BARRIER(is_kmp_member, void, __kmpc_barrier, (PLACE), place, thread)

@@ -48,8 +48,9 @@ static int visit_library(struct dl_phdr_info *info, size_t size, void *argument)
 	return query->found != NULL;
 }
 
-/* A runtime that came with a plug-in (RTLD_LOCAL) is not among the libraries after ours: it is looked for by name. */
-void *span_find_real(void **where, const char *name)
+/* A runtime that came with a plug-in (RTLD_LOCAL) is not among the libraries after ours: it is looked for by name. Null:
+ * there is none. */
+void *span_look_up(void **where, const char *name)
 {
 	struct library_query query = {name, NULL};
 	void *found = NULL;
@@ -62,11 +63,18 @@ void *span_find_real(void **where, const char *name)
 		dl_iterate_phdr(visit_library, &query);
 		found = query.found;
 	}
+	__atomic_store_n(where, found, __ATOMIC_RELAXED);
+	return found;
+}
+
+void *span_find_real(void **where, const char *name)
+{
+	void *found = span_look_up(where, name);
+
 	if (!found) {
 		fprintf(stderr, "parprof: the program calls %s, which no library has\n", name);
 		_exit(127);
 	}
-	__atomic_store_n(where, found, __ATOMIC_RELAXED);
 	return found;
 }
 

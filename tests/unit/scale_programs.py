@@ -46,6 +46,11 @@ _LINKED = (
 """Workloads that cannot do without the library."""
 
 
+def _link(name: str) -> tuple[str, ...]:
+    """The library defines all that some of them call of the runtime: it is to be linked nevertheless."""
+    return ("-Wl,--no-as-needed", str(library())) if name in _LINKED else ()
+
+
 @cache
 def program(name: str, directory: Path, compiler: str = "gcc") -> Path:
     """A workload, built with a compiler's OpenMP: gcc's libgomp, clang's libomp."""
@@ -56,8 +61,7 @@ def program(name: str, directory: Path, compiler: str = "gcc") -> Path:
     if not source.exists():
         source, compiler = source.with_suffix(".cpp"), "g++"
         flags = ("-std=c++20", *flags[1:])
-    link = (str(library()),) if name in _LINKED else ()
-    subprocess.run([compiler, *flags, str(source), *link, "-o", str(output)], check=True, timeout=120)
+    subprocess.run([compiler, *flags, str(source), *_link(name), "-o", str(output)], check=True, timeout=120)
     return output
 
 
@@ -66,8 +70,9 @@ def with_hooks(name: str, directory: Path) -> str:
     """A workload with a hook at the begin and the end of each function, as `parprof cc --scale` builds it."""
     output = os.fspath(directory / f"{name}.hooks")
     source = os.fspath(WORKLOADS / f"{name}.c")
-    link = (str(library()),) if name in _LINKED else ()
-    subprocess.run(compile_command(["gcc", *_STRICT, source, *link, "-o", output]), check=True, timeout=120)
+    subprocess.run(
+        compile_command(["gcc", *_STRICT, source, *_link(name), "-o", output]), check=True, timeout=120
+    )
     return output
 
 

@@ -145,6 +145,67 @@ def test_the_allocator_is_no_input_where_a_jump_leads_to_it(build: Any, how: str
     assert sum(one["calls"] for one in points(found, "give_back")) == 150
 
 
+ZEROED = """
+#include <stdlib.h>
+#include <string.h>
+static volatile long sink __attribute__((aligned(64)));
+static void *volatile last __attribute__((aligned(64)));
+#define ROUTINE __attribute__((noinline)) void
+ROUTINE sum(const long *of, int count)
+{
+    long found = 0;
+    for (int at = 0; at < count; at++) found += of[at];
+    sink = found;
+}
+ROUTINE zeroed(int count) { long *of = calloc(count, 8); last = of; sum(of, count); free(of); }
+ROUTINE filled(int count)
+{
+    long *of = calloc(count, 8);
+    last = of;
+    for (int at = 0; at < count; at++) of[at] = at;
+    sum(of, count);
+    free(of);
+}
+ROUTINE again(int count)
+{
+    long *of = malloc(count * 8l);
+    last = of;
+    for (int at = 0; at < count; at++) of[at] = at;
+    free(of);
+    zeroed(count);
+}
+int main(void)
+{
+    /* from a list, from the heap, from the kernel; again and again, since the first ones come from fresh memory */
+    static const int counts[] = {10, 300, 9000, 70000};
+    for (int turn = 0; turn < 3; turn++)
+        for (int at = 0; at < 4; at++) {
+            zeroed(counts[at]);
+            filled(counts[at]);
+            again(counts[at]);
+        }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how", BUILDS)
+def test_zeros_of_calloc_are_read_wherever_the_memory_came_from(build: Any, how: str, tmp_path: Path) -> None:
+    """Else input would grow by steps: small blocks the allocator clears, large ones come clear from the kernel."""
+    source = tmp_path / "zeroed.c"
+    source.write_text(ZEROED)
+    found = measure(build(source, how, "-fno-builtin"))
+    counts = (10, 300, 9000, 70000)
+    own = 6 if how == "valgrind" else 0  # cells that the allocator reads through pointers are nobody's
+    for name, calls in (("zeroed", 6), ("again", 3)):
+        expected = [(count, calls) for count in counts]
+        assert [(one["trms"] - one["trms"] % 10, one["calls"]) for one in points(found, name)] == expected, (
+            name
+        )
+        assert all(one["trms"] % 10 <= own for one in points(found, name))
+    assert [(one["trms"], one["calls"]) for one in points(found, "filled")] == [(0, 12)]
+
+
 LOCAL = """
 #include <fcntl.h>
 #include <unistd.h>

@@ -96,6 +96,24 @@ def test_an_insertion_that_now_and_then_grows_the_table_is_linear_in_what_it_rea
     assert law.model == "n" and law.tenfold == pytest.approx(10, rel=0.02), law
 
 
+def test_steps_of_an_allocator_hide_no_square() -> None:
+    """An array that grows by a constant, and is copied each time (counts of Valgrind's): small blocks come from a
+    list, and larger ones cost more."""
+    cells = [32, 48, 72, 108, 162, 243, 365, 547, 820, 1229, 1844, 2765, 4148, 6221, 9332, 13997]
+    blocks = [385, 466, 718, 1144, 1919, 3509, 5964, 9965, 16472, 27187, 45603, 78839]
+    blocks += [141201, 262157, 511595, 1039251]
+    found = fit([Size(n, cost) for n, cost in zip(cells, blocks, strict=True)])
+    assert found.model == "n^2", found
+    assert found.tenfold > 70
+
+
+def test_steps_at_the_beginning_of_a_line_make_no_root() -> None:
+    """`strcat`: a block for each four cells up to 128, and then one for each 16."""
+    found = fit([Size(n, 10 + n / 4 if n < 120 else 32 + n / 16, 30) for n in range(8, 2000, 4)])
+    assert found.model == "n", found
+    assert found.tenfold > 7
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_larger_sizes_that_are_noisy_change_no_law(seed: int) -> None:
     chance = random.Random(seed)

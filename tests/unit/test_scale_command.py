@@ -203,6 +203,58 @@ def test_what_cpps_library_calls_is_told_at_the_programs_lines(directory: Path, 
     }
 
 
+POOL = """
+#include <pthread.h>
+
+extern void parprof_span_work(unsigned long units) __attribute__((weak));
+
+static void *worker(void *left)
+{
+	pthread_t next;
+
+	if (left)
+		pthread_create(&next, 0, worker, (char *)left - 1);
+	if (parprof_span_work)
+		parprof_span_work(1000);
+	if (left)
+		pthread_join(next, 0);
+	return 0;
+}
+
+void *pool(void *count)
+{
+	return worker(count);
+}
+"""
+USES_POOL = """
+#include <string>
+extern "C" void *pool(void *count);
+int main(int count, char **)
+{
+	pool((void *)3l);
+	return std::string(count, 'x').size() > 5;
+}
+"""
+
+
+def test_threads_that_a_librarys_threads_make_are_told_at_the_library(tmp_path: Path) -> None:
+    """As oneTBB's do: that was "thread at span_threads.c:414 in thread_body", which is our own code around theirs."""
+    (tmp_path / "pool.c").write_text(POOL)
+    (tmp_path / "uses.cpp").write_text(USES_POOL)
+    library, uses = tmp_path / "libtbb.so.12", tmp_path / "uses"
+    command = ["gcc", "-O1", "-shared", "-fPIC", "-pthread", "-o", str(library), str(tmp_path / "pool.c")]
+    subprocess.run(command, check=True)
+    rpath = f"-Wl,-rpath,{tmp_path}"
+    subprocess.run(
+        ["g++", "-g", "-o", str(uses), str(tmp_path / "uses.cpp"), str(library), rpath], check=True
+    )
+    output = tmp_path / "out.json"
+    assert main(["scale", "-q", "--threads", "4", "--json", "-o", str(output), "--", str(uses)]) == 0
+    labels = [one["label"] for one in json.loads(output.read_text())["sites"]]
+    assert not [label for label in labels if "span_threads" in label], labels
+    assert "thread at worker" in labels, labels
+
+
 def test_most_time_in_other_processes_is_no_answer(
     directory: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,3 +50,21 @@ def test_serial_code_between_the_tasks_of_a_pool(directory: Path) -> None:
     record = run(directory, 8, "span_conditions", "late_batches", "200", "9", clock="")
     assert record.span_s > 10 * 2.5 * 200e-6
     assert 6 < speedup(record) < 8.3
+
+
+@pytest.mark.parametrize("threads", [2, 8, 64])
+def test_a_barrier_made_of_a_condition(directory: Path, threads: int) -> None:
+    """All go on after the one that had most to do, who need not be the last to come: that was x2.8 and x26."""
+    rounds = 20
+    record = run(directory, threads, "span_conditions", "barrier", "100", str(threads), clock="")
+    truth = (threads + 9) / 10
+    # nothing says in its first round that it is one
+    assert truth * 0.9 < speedup(record) < truth * rounds / (rounds - 1) * 1.12
+
+
+@pytest.mark.parametrize("threads", [3, 8])
+def test_no_barrier_where_one_tells_the_others(directory: Path, threads: int) -> None:
+    """It does not wait for them."""
+    record = run(directory, threads, "span_conditions", "announced", "200", str(threads), clock="")
+    truth = threads * 20 / 21
+    assert truth * 0.85 < speedup(record) < threads * 1.01

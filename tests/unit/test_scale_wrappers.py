@@ -25,6 +25,8 @@ BESIDE_HOOKS = re.compile(
     # reductions, in which threads may wait; regions and tasks that one thread executes
     r"|__kmpc_(reduce|end_reduce)_nowait|__kmpc_(end_)?barrier_master(_nowait)?"
     r"|__kmpc_(end_)?serialized_parallel|__kmpc_omp_task_(begin|complete)_if0|__kmpc_task_allow_completion_event"
+    # the first call of which makes the runtime ready
+    r"|__kmpc_(global_thread_num|push_num_teams)|omp_(get_max|set_num)_threads|omp_init(_nest)?_lock"
     # how many processors there seem to be
     r"|omp_get_num_procs|sched_getaffinity|sysconf|get_nprocs"
     r"|pthread_(mutex_(lock|trylock|timedlock|clocklock|unlock)|spin_(lock|trylock|unlock))"

@@ -236,6 +236,48 @@ static void *late_batches(void *number)
 	return NULL;
 }
 
+/* A barrier: the last one to come wakes all others. In each round another thread has ten times the others' work. */
+static void *barrier(void *number)
+{
+	for (long round = 0; round < ROUNDS / MAX_THREADS; round++) {
+		long mine;
+
+		work_us(round % threads == (long)number ? 10 * n : n);
+		pthread_mutex_lock(&mutex);
+		mine = turn;
+		if (++held == threads) {
+			held = 0;
+			turn++;
+			pthread_cond_broadcast(&changed);
+		}
+		while (turn == mine)
+			pthread_cond_wait(&changed, &mutex);
+		pthread_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
+/* No barrier: the first thread works, and tells all others, which then work, too, while it goes on. */
+static void *announced(void *number)
+{
+	for (long round = 1; round <= ROUNDS / MAX_THREADS; round++) {
+		if (!number) {
+			work_us(n);
+			pthread_mutex_lock(&mutex);
+			made++;
+			pthread_cond_broadcast(&changed);
+			pthread_mutex_unlock(&mutex);
+			continue;
+		}
+		pthread_mutex_lock(&mutex);
+		while (made < round)
+			pthread_cond_wait(&changed, &mutex);
+		pthread_mutex_unlock(&mutex);
+		work_us(n);
+	}
+	return NULL;
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -245,6 +287,7 @@ int main(int count, char **arguments)
 		{"turns_inside", turns_inside}, {"turns", turns}, {"turns_by_name", turns_by_name},
 		{"buffer", buffer}, {"loud_buffer", loud_buffer}, {"half_locked", half_locked}, {"pool", pool},
 		{"late_pool", late_pool}, {"late_batches", late_batches},
+		{"barrier", barrier}, {"announced", announced},
 	};
 	void *(*body)(void *) = NULL;
 	pthread_t all[MAX_THREADS];

@@ -39,7 +39,7 @@ EXPONENTIAL = "exponential"
 _ABOUT = "about"
 _SMALLEST = 0.1
 """The part of the sizes that may be left out, the smallest: what happens there is seldom the algorithm."""
-_POOR, _CLOSE = 0.1, 0.03
+_POOR, _CLOSE = 0.06, 0.03
 """A law's error from where on that of the larger sizes is looked for, and what error that one may have, at most."""
 _CUTS = (0.25, 0.5, 0.6)
 """Where the larger sizes begin, as parts of the range on the logarithmic axis."""
