@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -38,3 +40,44 @@ def test_children_that_live_for_a_moment_are_described_as_others_are(tmp_path: P
     report = told(tmp_path, "brief", 499)
     assert "made at run time" not in report  # their [vdso], which nobody had looked for
     assert "please report" not in report  # they lived longer than we knew of them
+
+
+CHAIN = """import os, time
+levels = 5
+while levels and not (child := os.fork()):
+    levels -= 1
+if levels:
+    os.wait()
+else:
+    time.sleep(0.3)
+os._exit(0)
+"""
+"""Each process waits for its child, so that all end at once, the command last."""
+
+
+def told_at_the_end(tmp_path: Path, *command: str | Path) -> str:
+    """What `record` says on standard error."""
+    profile = tmp_path / "chain.pb.gz"
+    return subprocess.run(
+        [sys.executable, "-m", "parprof", "record", "--no-report", "-o", profile, "--", *command],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ).stderr
+
+
+def test_children_that_ended_with_the_command_are_not_said_to_run(tmp_path: Path) -> None:
+    """Nor when the command ends before we have read that they did."""
+    chain = tmp_path / "chain.py"
+    chain.write_text(CHAIN)
+    for _ in range(3):
+        assert "still run" not in told_at_the_end(tmp_path, sys.executable, chain)
+
+
+def test_a_child_that_the_command_leaves_behind_is_named(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    said = told_at_the_end(tmp_path, "sh", "-c", f"sleep 60 >&- 2>&- & echo $! > {pid_file}; sleep 0.3")
+    pid = int(pid_file.read_text())
+    os.kill(pid, signal.SIGKILL)
+    assert f"process {pid} of the command still runs, unobserved from here on: parprof attach {pid}" in said
