@@ -76,6 +76,7 @@ struct walk {
 	u64 window_start;	/* user address of window[0]; 1 = no window: the end of the stack was near */
 	u64 window[WINDOW_WORDS];
 	struct {	/* see mix_window */
+		u64 start;	/* of the stack: what was looked at is from there to sp */
 		u64 sp, reach, hash;
 		u64 code_start[MAX_CODE_SPANS], code_end[MAX_CODE_SPANS];
 	} place;

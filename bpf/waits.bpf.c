@@ -7,6 +7,8 @@
  */
 #define WAIT_WORDS 32	/* of the stack that a place is known by */
 #define FURTHER_WINDOWS 3	/* so many times as many words more */
+#define LARGE_FRAME (WAIT_WORDS * sizeof(u64))	/* of a function that may hide who called it */
+#define LARGE_FRAMES 3	/* so many of them are looked behind */
 #define FURTHER_WAITS_NS 1000000	/* where a thread has not gone to sleep for so long: beside that 1 us is not much */
 #define TASK_STOPPED_OR_TRACED 0xc
 #define TASK_FROZEN 0x8000	/* by a control group of version 1, or as the machine is suspended; Linux 6.1 and later */
@@ -68,11 +70,50 @@ static __always_inline u64 place_of_wait(struct walk *w, struct process_config *
 		w->place.code_start[i] = config->code_start[i];
 		w->place.code_end[i] = config->code_end[i];
 	}
-	w->place.sp = w->sp;
+	w->place.sp = w->place.start = w->sp;
 	w->place.reach = reach;
 	w->place.hash = mix(mix(mix(mix(0x9e3779b97f4a7c15ULL, w->ip), reach), w->key.image), call);
 	w->place.hash = mix(w->place.hash, w->key.context);
 	return call_mix_window(w) | 1;
+}
+
+/* A place whose stack is known to have a large frame where the words that were looked at end: with the return addresses
+ * behind that one, and so on. Else all callers of a function that has a buffer on its stack are one. */
+static __always_inline u64 place_behind_frames(struct walk *w, u64 place)
+{
+	struct wait_site *known;
+
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < LARGE_FRAMES; i++) {
+		known = wait_sites.lookup(&place);
+		if (!known || !known->behind)
+			break;
+		w->place.sp = w->place.start + known->behind;
+		w->place.reach = reach_of(w, w->place.sp);
+		w->place.hash = place;
+		place = call_mix_window(w) | 1;
+	}
+	return place;
+}
+
+/* Where the return address behind a large frame lies, from the begin of the stack, if the words that the walked place is
+ * known by end within one; else 0. */
+static __always_inline u32 behind_large_frame(struct walk *w)
+{
+	u64 before = w->place.start, slot;
+
+	if (w->depth > COMPARED_FRAMES)	/* where the innermost frames lie is not known any more */
+		return 0;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < COMPARED_FRAMES; i++) {
+		if (i >= (u32)opaque(w->depth))
+			break;
+		slot = w->cfa[i & (COMPARED_FRAMES - 1)] - sizeof(u64);
+		if (slot >= w->place.sp)
+			return slot - before < LARGE_FRAME || slot - w->place.start > STACK_SPAN ? 0 : slot - w->place.start;
+		before = slot;
+	}
+	return 0;
 }
 
 /* Which function the frame in `python_raw` is of, and where in it. */
@@ -162,10 +203,12 @@ static __always_inline int finish_wait(struct walk *w)
 	}
 	fresh.user = send_user_stack(w);
 	fresh.kernel = w->key.kernel;
+	fresh.behind = behind_large_frame(w);
 	known = wait_sites.lookup_or_try_init(&w->creation, &fresh);
 	if (known) {
 		known->user = fresh.user;
 		known->kernel = fresh.kernel;
+		known->behind = fresh.behind;
 		known->walked_ns = w->begun_ns;
 		known->hits++;
 	}
@@ -318,7 +361,7 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 	place = place_of_wait(w, config, call);
 	if (now - slept_ns > FURTHER_WAITS_NS)
 		place = mix(place, further_place(w)) | 1;
-	place = python_place(w, place);
+	place = place_behind_frames(w, python_place(w, place));
 	if (!is_to_be_walked(t, p, place)) {
 		if (!t->wait_user)
 			count(STAT_PLACELESS_WAITS);

@@ -186,6 +186,8 @@ struct wait_site {
 	u64 kernel;
 	u64 hits;
 	u64 walked_ns;		/* when that was */
+	u32 behind;		/* where, from the begin of the stack, a large frame ends that hides who called; 0 = there is none */
+	u32 padding;
 };
 
 #define FOLLOW_CHILDREN 1	/* profile forked children too */
