@@ -212,6 +212,7 @@ static __always_inline void know_creation(struct walk *w)
 		return;
 	known = creations.lookup_or_try_init(&w->creation, &fresh);
 	if (known) {
+		look_behind(w, &known->behind, known->stack != fresh.stack);
 		known->stack = fresh.stack;
 		known->walked_ns = w->begun_ns;
 	}

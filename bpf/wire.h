@@ -180,14 +180,19 @@ struct scope {
 	s64 glimpse_left_ns;	/* what its processes may still pay together for the glimpse that lasts */
 };
 
+/* What lies further out on the stack than the words that a place is known by: see places.bpf.c. */
+struct behind {
+	u32 offset;		/* of the next return address, from the begin of the stack; 0 = there is none */
+	u32 tells;		/* 1: there are several call paths that are told apart by that, or there may be */
+};
+
 /* A place where threads sleep, by a hash of what its innermost frames show. */
 struct wait_site {
 	u64 user;		/* its stacks as they were walked last */
 	u64 kernel;
 	u64 hits;
 	u64 walked_ns;		/* when that was */
-	u32 behind;		/* where, from the begin of the stack, a large frame ends that hides who called; 0 = there is none */
-	u32 padding;
+	struct behind behind;
 };
 
 #define FOLLOW_CHILDREN 1	/* profile forked children too */
