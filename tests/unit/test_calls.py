@@ -774,7 +774,7 @@ def test_times_are_joined_with_their_routine_and_arcs() -> None:
         5_000_000,
         3_000_000,
     )
-    of_f = RoutineTime(took, took, 10_000_000, 7_000_000, open=1, unseen=2, unwound=3)
+    of_f = RoutineTime(took, took, 10_000_000, 7_000_000, open=1, unseen=2, unwound=3, unseen_within=1)
     times = Times({5: of_f}, {(0, 0x3000, 0, 1): (ArcTime(), ArcTime(7, 70_000, 7_000))})
     result = made(times=times)
     (row,) = result.routines
@@ -794,7 +794,8 @@ def test_times_are_joined_with_their_routine_and_arcs() -> None:
         "longest",
         "1.6",
         "10 ms",
-        "2 calls ended unseen",
+        "2 calls ended unseen: their times are missing",
+        "1 call within it ended unseen: direct and direct cpu have what that took",
         "3 calls were left by",
         "1 thread is in it",
     ):
