@@ -658,9 +658,9 @@ DSO = Dso(("file", 1, 2, 3, 4), f"/{MODULE}", problem="no file")
 
 
 def counted_site(
-    number: int, name: str, vaddr: int, *, knows: bool = False, timed_as: int | None = None
+    number: int, name: str, vaddr: int, *, knows: bool = False, timed_as: int | None = None, symbol: str = ""
 ) -> CountedSite:
-    copy = Copy(name, 0x1000, "", (CallPlace(vaddr, True, knows),))
+    copy = Copy(symbol or name, 0x1000, "", (CallPlace(vaddr, True, knows),))
     return CountedSite(number, DSO, FoundFunction(name, (copy,), ("a note",)), copy, copy.places[0], timed_as)
 
 
@@ -675,10 +675,10 @@ def resolve(places: Any) -> dict[Any, tuple[Frame, ...]]:
 
 
 def made(
-    samples: list[PathSample] | None = None, times: Times | None = None, unsampled: int = 0
+    samples: list[PathSample] | None = None, times: Times | None = None, unsampled: int = 0, symbol: str = ""
 ) -> CallProfile:
     sites = {
-        0: counted_site(0, "f", 0x1000, timed_as=5 if times else None),
+        0: counted_site(0, "f", 0x1000, timed_as=5 if times else None, symbol=symbol),
         1: counted_site(1, "f", 0x2000, knows=True),
     }
     by_site = {0: {0: Calls(3, 1), 1: Calls(0, 6, 2)}, 1: {1: Calls(5, 0)}}
@@ -728,6 +728,16 @@ def test_what_is_inlined_around_a_call_or_within_it_is_time_of_that_call() -> No
     assert row.inlined_cpu_s == 0.0 and row.cpu_per_call_s == pytest.approx(9e-3 / 15)
     assert row.inlined_in == ("f", "main")
     assert "f is inlined into f, main: calls there cannot be counted" in notes(result)
+
+
+def test_where_the_beginning_is_inlined_calls_are_counted_that_go_on() -> None:
+    """They are in the table, with that caller: it is not said that they cannot be counted."""
+    main = Frame("main", "s.c", 30, 28, MODULE, address=0x1200)
+    inlined = Frame("f", "s.c", 3, 1, MODULE, address=0x1200, inlined=True)
+    rest = Frame("f", "s.c", 4, 1, MODULE, address=0x1000)
+    work = Metrics(work_ns=3e6, samples=1)
+    result = made([PathSample((main, inlined, rest), work, levels=(3e6, 3e6))], symbol="f.part.0")
+    assert "f begins inlined in main: calls that end there cannot be counted" in notes(result)
 
 
 def test_calls_that_samples_did_not_meet_have_no_cpu_time() -> None:

@@ -134,8 +134,10 @@ def notes(result: CallProfile) -> list[str]:
         if row.inlined_in:
             into = ", ".join(row.inlined_in[:3])
             time = f", and their {duration(row.inlined_cpu_s)} of CPU time are not in cpu/call"
+            inlined = "begins inlined in" if row.has_rest else "is inlined into"
+            there = "that end there" if row.has_rest else "there"
             out.append(
-                f"{row.function.name} is inlined into {into}: calls there cannot be counted"
+                f"{row.function.name} {inlined} {into}: calls {there} cannot be counted"
                 f"{time if row.inlined_cpu_s else ''}"
             )
     out += time_notes(result)
