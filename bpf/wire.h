@@ -195,6 +195,8 @@ struct wait_site {
 	struct behind behind;
 };
 
+#define SAMPLE_NO_INTERRUPT 0x100	/* of a sample's cookie, beside the event's index: the kernel counts that event as it makes it */
+
 #define FOLLOW_CHILDREN 1	/* profile forked children too */
 #define STOP_AT_EXEC 2		/* SIGSTOP at exec, until Python placed the probes */
 #define HAS_RUNTIME 4		/* a parallel runtime is mapped: threads are classified by work edges */

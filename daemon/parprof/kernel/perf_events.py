@@ -52,6 +52,8 @@ _PERIODS = {
 """Events of the kernel come in bursts, which a frequency would estimate by a factor of ten: each such number of
 them is a sample. Switches are counted for all that a CPU runs, and two programs often take turns: by an even number
 all samples would be of one of them."""
+_NO_INTERRUPT = 0x100
+"""SAMPLE_NO_INTERRUPT of bpf/wire.h."""
 CLOCKS = ("cycles", "ref-cycles", "cpu-clock")
 _FLAG_DISABLED, _FLAG_EXCLUDE_IDLE, _FLAG_FREQUENCY = 1 << 0, 1 << 7, 1 << 10
 _ATTRIBUTE_SIZE = 136
@@ -98,6 +100,11 @@ def maximum_rate_hz() -> int:
         return int(Path("/proc/sys/kernel/perf_event_max_sample_rate").read_text())
     except (OSError, ValueError):
         return 1_000_000
+
+
+def cookie_of(name: str, index: int) -> int:
+    """What the sampler is told of an event: ``index`` among them, and whether a sample of it takes no interrupt."""
+    return index | (_NO_INTERRUPT if name in _PERIODS else 0)
 
 
 def open_on_cpu(name: str, frequency_hz: int, cpu: int) -> int:
