@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -130,6 +131,23 @@ def is_available(name: str) -> OSError | None:
     return None
 
 
+def check_names(requested: Sequence[str]) -> None:
+    """Whether these are events, of any machine, that can be sampled together.
+
+    Raises:
+        UsageError: they are not.
+    """
+    by_amount = tuple(dict.fromkeys(filter(None, map(amounts.parse, requested))))
+    if len({one.name for one in by_amount}) < len(by_amount):
+        raise UsageError(f"-e {by_amount[0].name} is given with two sizes: give one")
+    perf = [name for name in requested if amounts.parse(name) is None]
+    for name in perf:
+        encode(name)
+    clocks = [name for name in perf if name in CLOCKS]
+    if len(clocks) > 1:
+        raise UsageError(f"only one of {', '.join(clocks)} can be the clock")
+
+
 def choose(requested: list[str]) -> EventChoice:
     """Pick the clock and the further events.
 
@@ -141,15 +159,10 @@ def choose(requested: list[str]) -> EventChoice:
         PrivilegeError: not allowed to open perf events.
         KernelUnsupported: a further event that this machine cannot count.
     """
+    check_names(requested)
     by_amount = tuple(dict.fromkeys(filter(None, map(amounts.parse, requested))))
-    if len({one.name for one in by_amount}) < len(by_amount):
-        raise UsageError(f"-e {by_amount[0].name} is given with two sizes: give one")
     perf = [name for name in requested if amounts.parse(name) is None]
-    for name in perf:
-        encode(name)
     clocks = [name for name in perf if name in CLOCKS]
-    if len(clocks) > 1:
-        raise UsageError(f"only one of {', '.join(clocks)} can be the clock")
     clock = clocks[0] if clocks else "cycles"
     notes: list[str] = []
     refusal = is_available(clock)

@@ -78,11 +78,6 @@ class Parprofd:
         self._config = line.load().config
         log.set_up(self._config.log.level)
         self._events = choose(list(self._config.sampling.events))
-        if self._events.amounts:
-            raise UsageError(
-                f"sampling.events: {self._events.amounts[0].name} is for `parprof record` and `attach`: it would slow "
-                "down each system call of the machine"
-            )
         for note in self._events.notes:
             _LOG.info("%s", note)
         _set_debuginfod(self._config)
