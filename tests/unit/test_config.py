@@ -248,7 +248,7 @@ def test_secrets_are_not_for_everyone(tmp_path: Path) -> None:
     assert problems(tmp_path, config)[0].startswith(f":3: http.token_file: {path}: everyone can read")
     path.chmod(0o600)
     path.write_text("short")
-    assert problems(tmp_path, config)[0].startswith(":2: http.listen: the HTTP token must have 16")
+    assert problems(tmp_path, config)[0].startswith(":3: http.token_file: the HTTP token must have 16")
 
 
 def test_the_sample_is_current_and_means_the_defaults(

@@ -18,6 +18,7 @@ from parprof.service.config.schema import Config, ConfigKey, value_of
 from parprof.service.http.address import (
     MIN_TOKEN,
     check_exposure,
+    check_token,
     parse_address,
     tls_context,
     trust_clients_of,
@@ -145,7 +146,9 @@ def _http(config: Config) -> list[tuple[str, str]]:
     """All that is wrong: what one file lacks says nothing of the others."""
     http, found = config.http, list[tuple[str, str]]()
     certificate, key, client_ca = http.certificate, http.key, http.client_ca
-    token = _tried(found, "http.token_file", lambda: read_secret(http.token_file) if http.token_file else "")
+    token = _tried(
+        found, "http.token_file", lambda: check_token(read_secret(http.token_file)) if http.token_file else ""
+    )
     where = "http.certificate" if certificate else "http.key"
     is_right = _tried(found, where, lambda: tls_context(certificate, key) is not None)
     if client_ca and is_right:
