@@ -7,6 +7,7 @@
 #define PLACE_WORDS 32	/* of the stack that are looked at at a time */
 #define LARGE_FRAME (PLACE_WORDS * sizeof(u64))	/* of a function that may hide who called it */
 #define LOOKS_BEHIND 3
+#define FRAMES_BEFORE 64	/* as many have room in the words that are looked at */
 
 /* Mixes the return addresses in the PLACE_WORDS words of the stack from `place.sp` on into `place.hash`, as far as
  * `place.reach` bytes, and goes on to the next so many. A function by itself, as `walk_frame`. */
@@ -95,7 +96,7 @@ static __always_inline void look_behind(struct walk *w, struct behind *behind, i
 	if (w->depth > COMPARED_FRAMES)	/* where the innermost frames lie is not known any more */
 		return;
 #pragma clang loop unroll(disable)
-	for (u32 i = 0; i < COMPARED_FRAMES; i++) {
+	for (u32 i = 0; i < FRAMES_BEFORE; i++) {
 		if (i >= (u32)opaque(w->depth))
 			break;
 		slot = w->cfa[i & (COMPARED_FRAMES - 1)] - sizeof(u64);

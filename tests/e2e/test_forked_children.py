@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from parprof.exporters import pprof
 from profiling import BUILD
 from reports import record_command
 
@@ -40,6 +41,27 @@ def test_children_that_live_for_a_moment_are_described_as_others_are(tmp_path: P
     report = told(tmp_path, "brief", 499)
     assert "made at run time" not in report  # their [vdso], which nobody had looked for
     assert "please report" not in report  # they lived longer than we knew of them
+
+
+BRIEF = """import os, time
+for _ in range(5):
+    if child := os.fork():
+        os.waitpid(child, 0)
+        continue
+    end = time.process_time() + 0.02
+    while time.process_time() < end:
+        pass
+    os._exit(0)
+"""
+
+
+def test_the_thread_of_a_child_that_is_gone_has_its_name(tmp_path: Path) -> None:
+    """It was "tid 7079 of id 7079"."""
+    profile, program = tmp_path / "brief.pb.gz", tmp_path / "brief.py"
+    program.write_text(BRIEF)
+    subprocess.run([*record_command(profile, "-F", 999), sys.executable, program], check=True)
+    names = {sample.origin.thread for sample in pprof.read(str(profile)).samples}
+    assert not [name for name in names if name.startswith("tid ")], names
 
 
 CHAIN = """import os, time
