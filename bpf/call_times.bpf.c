@@ -146,8 +146,11 @@ static __always_inline void end_call(struct call_thread *ct, struct open_call *c
 	if (outer) {
 		outer->taken_ns += call->taken_ns + cost_ns;
 		outer_r = find_routine_time(outer->routine);
-		if (outer_r)
+		if (outer_r) {
 			change_open(&outer_r->directly, 1, now);
+			if (how == ENDED_UNSEEN)
+				__sync_fetch_and_add(&outer_r->unseen_within, 1);
+		}
 		if (how != ENDED_UNSEEN) {
 			outer->inner_gross_ns += gross;
 			outer->inner_ns += elapsed;

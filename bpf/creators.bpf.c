@@ -62,7 +62,7 @@ static __always_inline void place_creator(struct bpf_raw_tracepoint_args *ctx, s
 		count(LOST_CONTEXTS);
 		return;
 	}
-	w->creation = python_place(w, place_of_creation(w, config));
+	w->creation = place_behind(w, python_place(w, place_of_creation(w, config)), 0, affords_walk(p));
 	w->known_stack = known_stack(w, 1);
 	if (w->known_stack) {
 		count(STAT_KNOWN_CREATIONS);

@@ -138,6 +138,8 @@ int on_sample(struct bpf_perf_event_data *ctx)
 		if (!bpf_get_attach_cookie(ctx) && w->others >= 0)
 			ask_for_glimpse(p, s, tgid, tid);
 	}
+	if (!(bpf_get_attach_cookie(ctx) & SAMPLE_NO_INTERRUPT))
+		charge_timer(p, s);
 	user_mode = (ctx->regs.cs & 3) == 3;
 	/* What the sample interrupted when it hit user mode; else what the thread left user mode with. */
 	regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
@@ -152,7 +154,6 @@ int on_sample(struct bpf_perf_event_data *ctx)
 		observe(p, t, configs.lookup(&tgid), user_mode, ip, sp);
 	if (left_out) {	/* but for what the thread does: the samples of others count on that */
 		count(STAT_LEFT_OUT + COST_SAMPLE);
-		charge_timer(p, s);
 		return 0;
 	}
 
@@ -171,7 +172,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->key.image = p->image;
 	w->key.epoch = p->epoch;
 	w->key.tid = tid;
-	w->key.event = bpf_get_attach_cookie(ctx);
+	w->key.event = (u8)bpf_get_attach_cookie(ctx);
 	w->key.phase = s->phase;
 	w->compares = s->activations && (p->waits_since_ns || !s->system_wide) && !w->key.event;
 	judge(w, p, t, tgid, s->cpus);

@@ -33,7 +33,6 @@ static __always_inline void pay_for_sample(struct process *p, struct walk *w)
 
 	if (!s)
 		return;
-	charge_timer(p, s);
 	p->sample_ns = p->sample_ns ? (7 * (u64)p->sample_ns + took) >> 3 : took;
 	charge(p, COST_SAMPLE, took);
 }
@@ -212,6 +211,7 @@ static __always_inline void know_creation(struct walk *w)
 		return;
 	known = creations.lookup_or_try_init(&w->creation, &fresh);
 	if (known) {
+		look_behind(w, &known->behind, known->stack != fresh.stack);
 		known->stack = fresh.stack;
 		known->walked_ns = w->begun_ns;
 	}

@@ -75,7 +75,8 @@ struct walk {
 	u32 captured;	/* frames of the record that capture put there */
 	u64 window_start;	/* user address of window[0]; 1 = no window: the end of the stack was near */
 	u64 window[WINDOW_WORDS];
-	struct {	/* see mix_window */
+	struct {	/* see places.bpf.c */
+		u64 start;	/* of the stack: what was looked at is from there to sp */
 		u64 sp, reach, hash;
 		u64 code_start[MAX_CODE_SPANS], code_end[MAX_CODE_SPANS];
 	} place;
@@ -120,6 +121,7 @@ struct creation {
 	u64 stack;
 	u64 hits;
 	u64 walked_ns;
+	struct behind behind;
 };
 BPF_TABLE("lru_hash", u64, struct creation, creations, 8192);
 BPF_TABLE("percpu_array", u32, struct walk, walks, 1);

@@ -5,7 +5,6 @@
  * its innermost stack shows, and after its first waits is only walked now and then. All waits are timed: none is too short,
  * nor one too rare among short ones. What that takes is held to the budget (COST_WAIT, cut off before switches are).
  */
-#define WAIT_WORDS 32	/* of the stack that a place is known by */
 #define FURTHER_WINDOWS 3	/* so many times as many words more */
 #define FURTHER_WAITS_NS 1000000	/* where a thread has not gone to sleep for so long: beside that 1 us is not much */
 #define TASK_STOPPED_OR_TRACED 0xc
@@ -15,35 +14,6 @@
 
 BPF_TABLE("percpu_array", u32, struct walk, wait_walks, 1);
 BPF_TABLE("prog", u32, u32, wait_unwinders, 4);	/* on_wait_unwind, on_wait_python, on_wait_seek, on_wait_code */
-
-/* Mixes the return addresses in the WAIT_WORDS words of the stack from `place.sp` on into `place.hash`, as far as
- * `place.reach` bytes, and goes on to the next so many. A function by itself, as `walk_frame`. */
-u64 mix_window(u64 given)
-{
-	struct walk *w = (struct walk *)given;
-	u64 hash, words, at, reach;
-	s64 failed;	/* negative */
-
-	if (!w)
-		return 0;
-	failed = bpf_probe_read_user(w->window, WAIT_WORDS * sizeof(u64), (void *)w->place.sp);
-	reach = w->place.reach;
-	words = words_within(w, reach & ~forget(w, failed >> 63), WAIT_WORDS);
-	hash = w->place.hash;
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < WAIT_WORDS; i++) {
-		at = w->window[i];
-		if (i >= words)
-			break;
-		if (in_ranges(w->place.code_start, w->place.code_end, MAX_CODE_SPANS, at))
-			hash = forget(w, mix(hash, at));
-	}
-	w->place.sp += WAIT_WORDS * sizeof(u64);
-	w->place.reach = (reach - WAIT_WORDS * sizeof(u64)) & -below(WAIT_WORDS * sizeof(u64), reach);
-	w->place.hash = hash;
-	return hash;
-}
-static u64 (*call_mix_window)(struct walk *w) = (void *)SHARED_mix_window;
 
 /* The return addresses in the words of the stack behind those that `place_of_wait` looked at, just now. */
 static __always_inline u64 further_place(struct walk *w)
@@ -63,12 +33,7 @@ static __always_inline u64 place_of_wait(struct walk *w, struct process_config *
 {
 	u64 reach = reach_of(w, w->sp);
 
-#pragma unroll
-	for (u32 i = 0; i < MAX_CODE_SPANS; i++) {
-		w->place.code_start[i] = config->code_start[i];
-		w->place.code_end[i] = config->code_end[i];
-	}
-	w->place.sp = w->sp;
+	begin_place(w, config, w->sp);
 	w->place.reach = reach;
 	w->place.hash = mix(mix(mix(mix(0x9e3779b97f4a7c15ULL, w->ip), reach), w->key.image), call);
 	w->place.hash = mix(w->place.hash, w->key.context);
@@ -164,6 +129,7 @@ static __always_inline int finish_wait(struct walk *w)
 	fresh.kernel = w->key.kernel;
 	known = wait_sites.lookup_or_try_init(&w->creation, &fresh);
 	if (known) {
+		look_behind(w, &known->behind, known->user != fresh.user);
 		known->user = fresh.user;
 		known->kernel = fresh.kernel;
 		known->walked_ns = w->begun_ns;
@@ -318,7 +284,7 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 	place = place_of_wait(w, config, call);
 	if (now - slept_ns > FURTHER_WAITS_NS)
 		place = mix(place, further_place(w)) | 1;
-	place = python_place(w, place);
+	place = place_behind(w, python_place(w, place), 1, p->left_ns > 0);
 	if (!is_to_be_walked(t, p, place)) {
 		if (!t->wait_user)
 			count(STAT_PLACELESS_WAITS);

@@ -180,13 +180,22 @@ struct scope {
 	s64 glimpse_left_ns;	/* what its processes may still pay together for the glimpse that lasts */
 };
 
+/* What lies further out on the stack than the words that a place is known by: see places.bpf.c. */
+struct behind {
+	u32 offset;		/* of the next return address, from the begin of the stack; 0 = there is none */
+	u32 tells;		/* 1: there are several call paths that are told apart by that, or there may be */
+};
+
 /* A place where threads sleep, by a hash of what its innermost frames show. */
 struct wait_site {
 	u64 user;		/* its stacks as they were walked last */
 	u64 kernel;
 	u64 hits;
 	u64 walked_ns;		/* when that was */
+	struct behind behind;
 };
+
+#define SAMPLE_NO_INTERRUPT 0x100	/* of a sample's cookie, beside the event's index: the kernel counts that event as it makes it */
 
 #define FOLLOW_CHILDREN 1	/* profile forked children too */
 #define STOP_AT_EXEC 2		/* SIGSTOP at exec, until Python placed the probes */

@@ -114,6 +114,7 @@ struct routine_time {
 	s64 open_sequential;	/* calls that began while no other thread worked */
 	u64 unseen;		/* ended, nobody knows when */
 	u64 unwound;		/* ended by an exception or longjmp */
+	u64 unseen_within;	/* calls right within it that ended, nobody knows when: they are not taken off its own time */
 };
 
 /* The same by caller; [1] is for concurrent calls. */

@@ -134,28 +134,28 @@ static __always_inline struct walk *claim_walk(struct thread *t)
 	return edge_walks.lookup(&slot);
 }
 
-#define TOP_WORDS 32
-
 /* What a creation is known by: where the probe is, and the addresses of the program's code that lie in the innermost
  * words of the stack, as far as they belong to this piece of work; and how far its frames reach, so that recursions of
  * different depths differ. Two call paths may still be the same by that: a walk now and then gives each its share. */
-static __always_inline u64 creation_of(struct pt_regs *ctx, struct walk *w, struct process_config *config)
+static __always_inline u64 creation_of(struct pt_regs *ctx, struct walk *w, struct process *p, struct process_config *config)
 {
 	u64 sp = PT_REGS_SP(ctx), reach = reach_of(w, sp), hash, words, at;
 
-	if (bpf_probe_read_user(w->window, TOP_WORDS * sizeof(u64), (void *)sp))
+	if (bpf_probe_read_user(w->window, PLACE_WORDS * sizeof(u64), (void *)sp))
 		return 0;
 	hash = mix(mix(mix(0x9e3779b97f4a7c15ULL, PT_REGS_IP(ctx)), reach), w->key.image);
 	hash = mix(hash, w->window[0]);	/* the return address, unless the probe is behind a push */
-	words = words_within(w, reach, TOP_WORDS);
+	words = words_within(w, reach, PLACE_WORDS);
 #pragma clang loop unroll(disable)
-	for (u32 i = 1; i < TOP_WORDS; i++) {
+	for (u32 i = 1; i < PLACE_WORDS; i++) {
 		at = w->window[i];
 		if (i >= words)
 			break;
 		hash = forget(w, mix(hash, at & -opaque(in_user_code(config, at))));
 	}
-	return hash | 1;
+	begin_place(w, config, sp);
+	w->place.sp += PLACE_WORDS * sizeof(u64);
+	return place_behind(w, hash | 1, 0, affords_walk(p));
 }
 
 /* There is no time to walk the stack: what begins must not be taken for what was created under the same address before. */
@@ -206,7 +206,7 @@ static __always_inline void keep_context(struct pt_regs *ctx, u64 cookie, struct
 		w->also_created_as.instance = instance ? 0 : current_task(&config->memory);
 		w->also_created_as.image = function ? p->image : 0;
 	}
-	w->creation = creation_of(ctx, w, config);
+	w->creation = creation_of(ctx, w, p, config);
 	w->known_stack = known_stack(w, 1);
 	if (!w->known_stack && kind != EDGE_CREATE_THREAD && !affords_walk(p)) {	/* threads are cut off where they come in thousands */
 		w->known_stack = known_stack(w, 0);

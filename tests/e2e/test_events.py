@@ -100,6 +100,18 @@ def recorded(tmp_path: Path, command: str, *options: str) -> Recorded:
     return Recorded(pprof.read(str(tmp_path / "out")), truth_of(done.stdout))
 
 
+def test_events_of_the_kernel_are_not_charged_as_interrupts(tmp_path: Path) -> None:
+    """It counts them as it makes them: 1,000 samples of 32,000 faults were told as 20 ms of the timer's."""
+    program = ROOT / "tests/workloads/build/events"
+    profiles = []
+    for options in ([], ["-e", "page-faults"]):
+        command = ["record", "-q", "--no-report", *options, "-o", str(tmp_path / "out"), "--", str(program)]
+        subprocess.run([sys.executable, "-m", "parprof", *command], check=True, stdout=subprocess.DEVNULL)
+        profiles.append(pprof.read(str(tmp_path / "out")))
+    without, with_faults = (float(profile.extra["cost_timer_percent"]) for profile in profiles)
+    assert with_faults < 2 * without
+
+
 def test_each_byte_of_system_calls_is_in_the_tree_if_all_are_sampled(tmp_path: Path) -> None:
     run = recorded(tmp_path, "transfers", "-e", "read-bytes=1", "-e", "write-bytes=1", "--budget", "100")
     assert len(run.truth) == 5

@@ -368,6 +368,34 @@ def test_calls_that_a_panic_leaves_end_where_it_is_caught(tmp_path: Path, cleanu
     assert inner.all.ended == inner.unwound == 28 and not inner.unseen and not inner.open
 
 
+UNSEEN = """
+static void *landing[5];
+static volatile long sink;
+#define NEVER_INLINED __attribute__((noinline, noclone))
+NEVER_INLINED void inner(void)
+{
+	for (int i = 0; i < 300000; i++)
+		sink += i;
+	__builtin_longjmp(landing, 1);
+}
+NEVER_INLINED void between(void) { inner(); sink++; }
+NEVER_INLINED void caught(void) { if (!__builtin_setjmp(landing)) between(); sink++; }
+int main(void) { for (int i = 0; i < 7; i++) caught(); return 0; }
+"""
+
+
+def test_who_keeps_the_time_of_calls_that_end_unseen_is_known(tmp_path: Path) -> None:
+    """A jump that is no function of the C library's: where it lands nobody can know."""
+    source, program = tmp_path / "unseen.c", tmp_path / "unseen"
+    source.write_text(UNSEEN)
+    subprocess.run(["gcc", "-O1", source, "-o", program], check=True)
+    run = timed(tmp_path, program, [], "caught", "between", "inner")
+    assert run.exit_code == 0
+    caught, between, inner = (run.times[name] for name in ("caught", "between", "inner"))
+    assert inner.unseen == between.unseen == caught.all.ended == 7
+    assert caught.unseen_within == 7 and between.unseen_within == 7 and not inner.unseen_within
+
+
 def test_recursion_a_hundred_thousand_deep(tmp_path: Path) -> None:
     run = timed(tmp_path, profiling.BUILD / "calls_truth", ["deep"], "deep")
     assert run.exit_code == 0

@@ -24,14 +24,22 @@ WAITS = """
 /* has more of the stack for itself than a place is known by, as functions have that write a line of a log */
 NEVER_INLINED void nap(long us)
 {
-    char line[600];
+    char line[BYTES];
     struct timespec pause = {0, us * 1000};
     snprintf(line, sizeof line, "%ld", us);
     nanosleep(&pause, 0);
     __asm__ volatile("" ::"r"(line) : "memory");
 }
-NEVER_INLINED void left(void) { nap(5000); __asm__ volatile(""); }
-NEVER_INLINED void right(void) { nap(15000); __asm__ volatile(""); }
+/* as has who calls it */
+NEVER_INLINED void log_line(long us)
+{
+    char line[BYTES];
+    __asm__ volatile("" ::"r"(line) : "memory");
+    nap(us);
+    __asm__ volatile("" ::"r"(line) : "memory");
+}
+NEVER_INLINED void left(void) { log_line(5000); __asm__ volatile(""); }
+NEVER_INLINED void right(void) { log_line(15000); __asm__ volatile(""); }
 int main(void)
 {
     for (int i = 0; i < 120; i++) {
@@ -43,10 +51,12 @@ int main(void)
 """
 
 
-def test_waits_of_a_helper_are_each_callers_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("frame_bytes", [300, 600, 5000])
+def test_waits_of_a_helper_are_each_callers_own(tmp_path: Path, frame_bytes: int) -> None:
     """GIVEN two functions that sleep by turns in a third one THEN each has its own time."""
     program = tmp_path / "naps"
-    subprocess.run(["gcc", "-O2", "-g", "-xc", "-", "-o", program], input=WAITS.encode(), check=True)
+    build = ["gcc", "-O2", "-g", f"-DBYTES={frame_bytes}", "-xc", "-", "-o", program]
+    subprocess.run(build, input=WAITS.encode(), check=True)
     with BpfKernel(["cpu-clock"], 997, waits=True) as kernel:
         kernel.await_programs()
         session = Session(kernel)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +18,6 @@ from parprof.kernel.amount_events import ALLOCATION_OUTER, ALLOCATION_TIMES_SHIF
 from parprof.kernel.amounts import AMOUNTS, MOST_BYTES, Amount, parse
 from parprof.probes.allocators import ALLOCATORS, allocation_probes, unseen_new
 from parprof.probes.file_facts import FileFacts, ProbedFunction, ProbePlace
-from parprof.service.config import schema
-from parprof.service.main import Parprofd
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,14 +73,6 @@ def test_numbers_that_both_sides_know(tmp_path: Path) -> None:
         f'typedef unsigned int u32; typedef unsigned long long u64;\n#include "amounts.h"\n{checks}\n'
     )
     subprocess.run(["gcc", "-fsyntax-only", "-I", str(ROOT / "bpf"), str(source)], check=True)
-
-
-def test_the_daemon_refuses_them() -> None:
-    """They would slow down every system call of the machine, for good."""
-    config = schema.Config()
-    config = replace(config, sampling=replace(config.sampling, events=("read-bytes",)))
-    with pytest.raises(UsageError, match="read-bytes is for `parprof record` and `attach`"):
-        Parprofd(SimpleNamespace(load=lambda: SimpleNamespace(config=config)))  # type: ignore[arg-type]
 
 
 OWN_ALLOCATOR = """

@@ -279,10 +279,13 @@ def test_what_is_open_counts_until_now() -> None:
 
 def test_times_of_images_add_up() -> None:
     one = RoutineTime(CallTime(1, 10, longest_ns=10), inside_ns=10, directly_ns=5, unseen=1)
-    two = RoutineTime(CallTime(2, 6, longest_ns=4), inside_ns=6, directly_ns=6, open=1, unwound=2)
+    two = RoutineTime(
+        CallTime(2, 6, longest_ns=4), inside_ns=6, directly_ns=6, open=1, unwound=2, unseen_within=3
+    )
     both = one.plus(two)
     assert both.sequential.ended == 3 and both.sequential.longest_ns == 10
     assert (both.inside_ns, both.directly_ns, both.open, both.unseen, both.unwound) == (16, 11, 1, 1, 2)
+    assert both.unseen_within == 3
 
 
 def test_what_timing_took_is_taken_off_elapsed_time() -> None:

@@ -658,9 +658,9 @@ DSO = Dso(("file", 1, 2, 3, 4), f"/{MODULE}", problem="no file")
 
 
 def counted_site(
-    number: int, name: str, vaddr: int, *, knows: bool = False, timed_as: int | None = None
+    number: int, name: str, vaddr: int, *, knows: bool = False, timed_as: int | None = None, symbol: str = ""
 ) -> CountedSite:
-    copy = Copy(name, 0x1000, "", (CallPlace(vaddr, True, knows),))
+    copy = Copy(symbol or name, 0x1000, "", (CallPlace(vaddr, True, knows),))
     return CountedSite(number, DSO, FoundFunction(name, (copy,), ("a note",)), copy, copy.places[0], timed_as)
 
 
@@ -675,10 +675,10 @@ def resolve(places: Any) -> dict[Any, tuple[Frame, ...]]:
 
 
 def made(
-    samples: list[PathSample] | None = None, times: Times | None = None, unsampled: int = 0
+    samples: list[PathSample] | None = None, times: Times | None = None, unsampled: int = 0, symbol: str = ""
 ) -> CallProfile:
     sites = {
-        0: counted_site(0, "f", 0x1000, timed_as=5 if times else None),
+        0: counted_site(0, "f", 0x1000, timed_as=5 if times else None, symbol=symbol),
         1: counted_site(1, "f", 0x2000, knows=True),
     }
     by_site = {0: {0: Calls(3, 1), 1: Calls(0, 6, 2)}, 1: {1: Calls(5, 0)}}
@@ -730,6 +730,16 @@ def test_what_is_inlined_around_a_call_or_within_it_is_time_of_that_call() -> No
     assert "f is inlined into f, main: calls there cannot be counted" in notes(result)
 
 
+def test_where_the_beginning_is_inlined_calls_are_counted_that_go_on() -> None:
+    """They are in the table, with that caller: it is not said that they cannot be counted."""
+    main = Frame("main", "s.c", 30, 28, MODULE, address=0x1200)
+    inlined = Frame("f", "s.c", 3, 1, MODULE, address=0x1200, inlined=True)
+    rest = Frame("f", "s.c", 4, 1, MODULE, address=0x1000)
+    work = Metrics(work_ns=3e6, samples=1)
+    result = made([PathSample((main, inlined, rest), work, levels=(3e6, 3e6))], symbol="f.part.0")
+    assert "f begins inlined in main: calls that end there cannot be counted" in notes(result)
+
+
 def test_calls_that_samples_did_not_meet_have_no_cpu_time() -> None:
     inlined = Frame("f", "s.c", 3, 1, MODULE, address=0x1200, inlined=True)
     main = Frame("main", "s.c", 30, 28, MODULE, address=0x1200)
@@ -774,7 +784,7 @@ def test_times_are_joined_with_their_routine_and_arcs() -> None:
         5_000_000,
         3_000_000,
     )
-    of_f = RoutineTime(took, took, 10_000_000, 7_000_000, open=1, unseen=2, unwound=3)
+    of_f = RoutineTime(took, took, 10_000_000, 7_000_000, open=1, unseen=2, unwound=3, unseen_within=1)
     times = Times({5: of_f}, {(0, 0x3000, 0, 1): (ArcTime(), ArcTime(7, 70_000, 7_000))})
     result = made(times=times)
     (row,) = result.routines
@@ -794,7 +804,8 @@ def test_times_are_joined_with_their_routine_and_arcs() -> None:
         "longest",
         "1.6",
         "10 ms",
-        "2 calls ended unseen",
+        "2 calls ended unseen: their times are missing",
+        "1 call within it ended unseen: direct and direct cpu have what that took",
         "3 calls were left by",
         "1 thread is in it",
     ):

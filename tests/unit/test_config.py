@@ -90,6 +90,10 @@ def test_flags_win_over_the_environment_over_the_file(tmp_path: Path) -> None:
         ("[control]\nsocket = '/" + "a" * 107 + "'", ":2: control.socket: is too long for a socket"),
         ("[log]\nlevel = 'info'\nlevel = 'info'\n", ":3: column 15: Cannot overwrite a value; see"),
         ("[log]\nlevel = ", ":2: column"),
+        ("[http]\nfoo = 3", ":2: http.foo: unknown key; there are listen, token_file"),
+        ("[sampling]\nevents = ['cycles', 'bogus']", ":2: sampling.events: unknown event 'bogus'; known: cycles,"),
+        ("[sampling]\nevents = ['cycles', 'cpu-clock']", ":2: sampling.events: only one of cycles, cpu-clock can be"),
+        ("[sampling]\nevents = ['read-bytes=4KiB']", ":2: sampling.events: read-bytes is for `parprof record` and"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused_with_line_and_key(tmp_path: Path, text: str, says: str) -> None:
@@ -183,6 +187,8 @@ def test_what_one_file_lacks_hides_nothing(tmp_path: Path) -> None:
     found = problems(tmp_path, "[http]\nlisten = '0.0.0.0:1'\ntoken_file = '/nowhere/t'\n")
     assert [one.split(": ")[1] for one in found] == ["http.token_file", "http.listen"]
     assert "set certificate and key too" in found[1]
+    found = problems(tmp_path, "[http]\ntoken_file = '/nowhere/t'\nlistn = 'x'\n")
+    assert [one.split(": ")[1] for one in found] == ["http.listn", "http.token_file"]
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"x = 1" + b" " * (1 << 20), b"x = " + b"[" * 5000])
@@ -242,7 +248,7 @@ def test_secrets_are_not_for_everyone(tmp_path: Path) -> None:
     assert problems(tmp_path, config)[0].startswith(f":3: http.token_file: {path}: everyone can read")
     path.chmod(0o600)
     path.write_text("short")
-    assert problems(tmp_path, config)[0].startswith(":2: http.listen: the HTTP token must have 16")
+    assert problems(tmp_path, config)[0].startswith(":3: http.token_file: the HTTP token must have 16")
 
 
 def test_the_sample_is_current_and_means_the_defaults(

@@ -1,4 +1,4 @@
-"""Times for people."""
+"""Times and numbers of calls, for people."""
 
 from __future__ import annotations
 
@@ -14,3 +14,14 @@ def duration(seconds: float) -> str:
             value = seconds * {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}[unit]
             return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
     raise AssertionError
+
+
+def so_many_calls(number: int, verb: str = "") -> str:
+    """So many calls, and what they are or were.
+
+    >>> so_many_calls(1), so_many_calls(2000, "are"), so_many_calls(1, "were")
+    ('1 call', '2,000 calls are', '1 call was')
+    """
+    if number == 1:
+        verb = {"are": "is", "were": "was"}.get(verb, verb)
+    return " ".join(filter(None, (f"{number:,} call{'s' * (number != 1)}", verb)))

@@ -9,7 +9,7 @@ from typing import IO, Any, TextIO
 from rich.text import Text
 
 from parprof.calls.cedar import callee_calls
-from parprof.calls.durations import duration
+from parprof.calls.durations import duration, so_many_calls
 from parprof.calls.function import Function
 from parprof.calls.result import Arc, CallProfile, RoutineCalls
 from parprof.calls.timed import TIME_HEADINGS, arc_times_json, time_notes, time_rows, times_json
@@ -134,19 +134,21 @@ def notes(result: CallProfile) -> list[str]:
         if row.inlined_in:
             into = ", ".join(row.inlined_in[:3])
             time = f", and their {duration(row.inlined_cpu_s)} of CPU time are not in cpu/call"
+            inlined = "begins inlined in" if row.has_rest else "is inlined into"
+            there = "that end there" if row.has_rest else "there"
             out.append(
-                f"{row.function.name} is inlined into {into}: calls there cannot be counted"
+                f"{row.function.name} {inlined} {into}: calls {there} cannot be counted"
                 f"{time if row.inlined_cpu_s else ''}"
             )
     out += time_notes(result)
     unsure = sum(row.calls.unsure for row in result.routines)
     if unsure:
-        out.append(f"n_w was partly guessed at {unsure:,} calls")
+        out.append(f"n_w was partly guessed at {so_many_calls(unsure)}")
     lost = result.profile.lost
     if lost.get("calls"):
-        out.append(f"{lost['calls']:,} calls are not counted: no room for their thread")
+        out.append(f"{so_many_calls(lost['calls'], 'are')} not counted: no room for their thread")
     if lost.get("callers"):
-        out.append(f"{lost['callers']:,} calls are counted without their caller: too many callers")
+        out.append(f"{so_many_calls(lost['callers'], 'are')} counted without their caller: too many callers")
     return [*out, *result.profile.notes]
 
 

@@ -47,6 +47,8 @@ class RoutineCalls:
     """CPU time in copies that are inlined into other functions, whose calls cannot be counted, as far as it is not of a
     call that is: one around it, or within it. Part of the others."""
     inlined_in: tuple[str, ...] = ()
+    has_rest: bool = False
+    """Its rest has code of its own, which is called where its beginning is inlined."""
     dear: bool = False
     """Some of its calls were counted where that is dear."""
     notes: list[str] = field(default_factory=list)
@@ -126,6 +128,7 @@ def make_result(
         for note in site.routine.notes:
             if note not in row.notes:
                 row.notes.append(note)
+        row.has_rest = row.has_rest or site.copy.is_part
         row.unsampled += unsampled.get(number, 0)
         for cpu, calls in by_site.get(number, {}).items():
             row.calls = row.calls.plus(calls)

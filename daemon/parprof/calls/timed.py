@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from parprof.calls.durations import duration
+from parprof.calls.durations import duration, so_many_calls
 from parprof.calls.result import CallProfile, RoutineCalls
 from parprof.kernel.call_times import ArcTime, CallTime, RoutineTime
 from parprof.untrusted import printable
@@ -92,10 +92,17 @@ def time_notes(result: CallProfile) -> list[str]:
             threads = "1 thread is" if times.open == 1 else f"{times.open:,} threads are"
             out.append(f"{row.function.name}: {threads} in it still, which only elapsed and direct know")
         if times.unseen:
-            out.append(f"{row.function.name}: {times.unseen:,} calls ended unseen: their times are missing")
+            missing = "its time is missing" if times.unseen == 1 else "their times are missing"
+            out.append(f"{row.function.name}: {so_many_calls(times.unseen)} ended unseen: {missing}")
+        if times.unseen_within and times.all.ended:
+            these = "that" if times.unseen_within == 1 else "these"
+            within = so_many_calls(times.unseen_within)
+            out.append(
+                f"{row.function.name}: {within} within it ended unseen: direct and direct cpu have what {these} took"
+            )
         if times.unwound:
             out.append(
-                f"{row.function.name}: {times.unwound:,} calls were left by an exception, a panic or longjmp"
+                f"{row.function.name}: {so_many_calls(times.unwound, 'were')} left by an exception, a panic or longjmp"
             )
     return out
 
@@ -109,6 +116,7 @@ def times_json(times: RoutineTime) -> dict[str, Any]:
         "open": times.open,
         "unseen": times.unseen,
         "unwound": times.unwound,
+        "unseen_within": times.unseen_within,
         "sequential": _state_json(times.sequential),
         "concurrent": _state_json(times.concurrent),
     }

@@ -17,6 +17,7 @@ from functools import cache
 from typing import TextIO
 
 from parprof.calls.counting import CallCounting
+from parprof.calls.durations import so_many_calls
 from parprof.calls.estimate import LOOK_SECONDS, Estimate, Look, estimate
 from parprof.calls.finder import FunctionFinder
 from parprof.calls.moment import Moment
@@ -305,7 +306,7 @@ class _Count:
         untimed = self._session.kernel.statistics()["untimed_calls"]
         if untimed:
             self._notes.append(
-                f"{untimed:,} calls are counted without their time: too many were open at once"
+                f"{so_many_calls(untimed, 'are')} counted without their time: too many were open at once"
             )
         finder = self._counting.finder
         finder.is_interpreted = finder.is_interpreted or newest.language is not None

@@ -19,6 +19,7 @@ from parprof.commands.measuring import (
 )
 from parprof.commands.spawn import Child
 from parprof.errors import UsageError
+from parprof.process.identity import is_alive
 
 if TYPE_CHECKING:
     from parprof.commands.allocations import Allocations
@@ -90,7 +91,8 @@ class RecordCommand:
             outliving.extend(
                 target
                 for target in session.targets.values()
-                if session.live(target.pid) and target.pid != child.pid
+                # Asked of /proc, too: the records of those that ended beside the command may be still to be read.
+                if session.live(target.pid) and target.pid != child.pid and is_alive(target.process)
             )
             return True
 

@@ -79,6 +79,9 @@ class RoutineTime:
     """Calls that ended nobody knows when; their times are missing."""
     unwound: int = 0
     """Calls that an exception or longjmp ended."""
+    unseen_within: int = 0
+    """Timed calls that it made and that ended nobody knows when: what they took is in its direct CPU time, and in the
+    direct time of the calls."""
 
     @property
     def all(self) -> CallTime:
@@ -109,6 +112,7 @@ class RoutineTime:
             self.open + other.open,
             self.unseen + other.unseen,
             self.unwound + other.unwound,
+            self.unseen_within + other.unseen_within,
         )
 
 
@@ -179,6 +183,7 @@ def _routine(raw: Any, until_ns: int) -> RoutineTime:
         number,
         raw.unseen,
         raw.unwound,
+        raw.unseen_within,
     )
 
 

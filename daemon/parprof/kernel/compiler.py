@@ -43,6 +43,7 @@ OBJECT_PARTS = (
     "memory.bpf.c",
     "run_queues.bpf.c",
     "unwind_tables.bpf.c",
+    "places.bpf.c",
     "hotspot.bpf.c",
     "unwind_step.bpf.c",
     "unwind.bpf.c",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -52,6 +53,8 @@ _PERIODS = {
 """Events of the kernel come in bursts, which a frequency would estimate by a factor of ten: each such number of
 them is a sample. Switches are counted for all that a CPU runs, and two programs often take turns: by an even number
 all samples would be of one of them."""
+_NO_INTERRUPT = 0x100
+"""SAMPLE_NO_INTERRUPT of bpf/wire.h."""
 CLOCKS = ("cycles", "ref-cycles", "cpu-clock")
 _FLAG_DISABLED, _FLAG_EXCLUDE_IDLE, _FLAG_FREQUENCY = 1 << 0, 1 << 7, 1 << 10
 _ATTRIBUTE_SIZE = 136
@@ -100,6 +103,11 @@ def maximum_rate_hz() -> int:
         return 1_000_000
 
 
+def cookie_of(name: str, index: int) -> int:
+    """What the sampler is told of an event: ``index`` among them, and whether a sample of it takes no interrupt."""
+    return index | (_NO_INTERRUPT if name in _PERIODS else 0)
+
+
 def open_on_cpu(name: str, frequency_hz: int, cpu: int) -> int:
     """Open one event for all processes on one CPU; inherited by nothing."""
     kind, config = encode(name)
@@ -123,6 +131,23 @@ def is_available(name: str) -> OSError | None:
     return None
 
 
+def check_names(requested: Sequence[str]) -> None:
+    """Whether these are events, of any machine, that can be sampled together.
+
+    Raises:
+        UsageError: they are not.
+    """
+    by_amount = tuple(dict.fromkeys(filter(None, map(amounts.parse, requested))))
+    if len({one.name for one in by_amount}) < len(by_amount):
+        raise UsageError(f"-e {by_amount[0].name} is given with two sizes: give one")
+    perf = [name for name in requested if amounts.parse(name) is None]
+    for name in perf:
+        encode(name)
+    clocks = [name for name in perf if name in CLOCKS]
+    if len(clocks) > 1:
+        raise UsageError(f"only one of {', '.join(clocks)} can be the clock")
+
+
 def choose(requested: list[str]) -> EventChoice:
     """Pick the clock and the further events.
 
@@ -134,15 +159,10 @@ def choose(requested: list[str]) -> EventChoice:
         PrivilegeError: not allowed to open perf events.
         KernelUnsupported: a further event that this machine cannot count.
     """
+    check_names(requested)
     by_amount = tuple(dict.fromkeys(filter(None, map(amounts.parse, requested))))
-    if len({one.name for one in by_amount}) < len(by_amount):
-        raise UsageError(f"-e {by_amount[0].name} is given with two sizes: give one")
     perf = [name for name in requested if amounts.parse(name) is None]
-    for name in perf:
-        encode(name)
     clocks = [name for name in perf if name in CLOCKS]
-    if len(clocks) > 1:
-        raise UsageError(f"only one of {', '.join(clocks)} can be the clock")
     clock = clocks[0] if clocks else "cycles"
     notes: list[str] = []
     refusal = is_available(clock)

@@ -115,7 +115,8 @@ class SampleEvents:
         for index, name in enumerate(self._names):
             try:
                 opened.append(perf_events.open_on_cpu(name, frequency_hz, cpu))
-                opened.append(bpf.link_perf_event(self._program, opened[-1], index))
+                cookie = perf_events.cookie_of(name, index)
+                opened.append(bpf.link_perf_event(self._program, opened[-1], cookie))
             except OSError as error:
                 _close(opened)
                 raise KernelUnsupported(

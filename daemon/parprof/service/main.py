@@ -78,11 +78,6 @@ class Parprofd:
         self._config = line.load().config
         log.set_up(self._config.log.level)
         self._events = choose(list(self._config.sampling.events))
-        if self._events.amounts:
-            raise UsageError(
-                f"sampling.events: {self._events.amounts[0].name} is for `parprof record` and `attach`: it would slow "
-                "down each system call of the machine"
-            )
         for note in self._events.notes:
             _LOG.info("%s", note)
         _set_debuginfod(self._config)
@@ -227,16 +222,20 @@ class Parprofd:
         if self._pusher is not None and self._to_push:
             _LOG.warning("the last profiles of %d processes are not pushed", len(self._to_push))
 
-    def _reload_secrets(self, server: HttpServer) -> None:
-        """From the files of the start: other paths take effect at the next one."""
-        for what, again in (
-            ("certificate", server.reload_certificate),
-            ("token", lambda: server.reload_token(_read_token(self._http_at_start))),
+    def _reload_secrets(self, server: HttpServer) -> list[str]:
+        """From the files of the start: other paths take effect at the next one. Returns what was read again."""
+        at_start, again = self._http_at_start, list[str]()
+        for what, file, read in (
+            ("certificate", at_start.certificate, server.reload_certificate),
+            ("token", at_start.token_file, lambda: server.reload_token(_read_token(at_start))),
         ):
             try:
-                again()
+                read()
             except ParprofError as error:
                 _LOG.error("the %s is not reloaded: %s", what, error)
+            else:
+                again += [what] if file else []
+        return again
 
     def _apply_new_configuration(self, loop: DaemonLoop) -> None:
         """A wrong configuration changes nothing."""
@@ -251,9 +250,9 @@ class Parprofd:
         self._config = fresh
         log.set_level(fresh.log.level)
         loop.apply(options_of(fresh, self._events))
-        if self._http is not None:
-            self._reload_secrets(self._http)
-        _LOG.info("reloaded: %s", ", ".join(now) or f"nothing {'else ' if later else ''}has changed")
+        again = self._reload_secrets(self._http) if self._http is not None else []
+        changed = ", ".join(now) or f"nothing {'else ' if later else ''}has changed"
+        _LOG.info("reloaded: %s", "; read again: ".join(filter(None, (changed, ", ".join(again)))))
 
 
 def _read_token(http: Http) -> str:

@@ -66,6 +66,8 @@ class Gathered:
         if target is not None and not target.ended:
             with suppress(OSError):
                 return Path(f"/proc/{target.pid}/task/{tid}/comm").read_bytes()[:-1].decode(errors="replace")
+        if target is not None and tid == target.pid:  # it is gone, but was known
+            return target.process.comm
         return f"tid {tid}"
 
     def samples(self) -> int:

@@ -6,16 +6,19 @@ import difflib
 import os
 import ssl
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from parprof.errors import ParprofError, UsageError
+from parprof.kernel.amounts import parse
+from parprof.kernel.perf_events import check_names
 from parprof.service.config.push import push_problems
 from parprof.service.config.schema import Config, ConfigKey, value_of
 from parprof.service.http.address import (
     MIN_TOKEN,
     check_exposure,
+    check_token,
     parse_address,
     tls_context,
     trust_clients_of,
@@ -50,7 +53,9 @@ def nearest(path: str, known: Iterable[str]) -> str:
         close = [siblings[one] for one in near]
     else:
         close = [f"[{one}]" for one in difflib.get_close_matches(path, heads, 1)]
-    close = close or same[:1] or difflib.get_close_matches(path, known, 1)
+    close = close or same[:1]
+    if not close and table not in known:  # else what is there is told, not the table that it is in
+        close = difflib.get_close_matches(path, known, 1)
     if close:
         return f"; did you mean {close[0]}?"
     choices = list(siblings) or heads
@@ -102,8 +107,13 @@ def check(key: ConfigKey, value: Any) -> tuple[str, Any]:
     return "", tuple(values) if kind != one else one(value)
 
 
+OF_ONE_FILE = frozenset({"http.token_file", "http.client_ca"})
+"""Keys of which `across` tells what a file lacks, whatever else its table says."""
+
+
 def across(config: Config) -> Iterable[tuple[str, str]]:
     """What single values do not tell: (key, what is wrong)."""
+    yield from _events(config.sampling.events)
     for name in ("comm", "uid", "cgroup", "container", "pid"):
         if config.select.mode == "all" and getattr(config.select.allow, name):
             yield f"select.allow.{name}", 'has no effect where select.mode is "all"; set it to "listed"'
@@ -118,11 +128,27 @@ def across(config: Config) -> Iterable[tuple[str, str]]:
     yield from push_problems(config.push)
 
 
+def _events(names: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """Not whether this machine has them: that is known at the start, with privileges."""
+    try:
+        check_names(names)
+    except UsageError as error:
+        yield "sampling.events", str(error)
+    for amount in filter(None, map(parse, names)):
+        yield (
+            "sampling.events",
+            f"{amount.name} is for `parprof record` and `attach`: it would slow down each system call of the machine",
+        )
+        return
+
+
 def _http(config: Config) -> list[tuple[str, str]]:
     """All that is wrong: what one file lacks says nothing of the others."""
     http, found = config.http, list[tuple[str, str]]()
     certificate, key, client_ca = http.certificate, http.key, http.client_ca
-    token = _tried(found, "http.token_file", lambda: read_secret(http.token_file) if http.token_file else "")
+    token = _tried(
+        found, "http.token_file", lambda: check_token(read_secret(http.token_file)) if http.token_file else ""
+    )
     where = "http.certificate" if certificate else "http.key"
     is_right = _tried(found, where, lambda: tls_context(certificate, key) is not None)
     if client_ca and is_right:

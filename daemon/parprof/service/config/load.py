@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from parprof.service.config.check import across, check, from_text, nearest, read_secret
+from parprof.service.config.check import OF_ONE_FILE, across, check, from_text, nearest, read_secret
 from parprof.service.config.lines import key_lines, line_of
 from parprof.service.config.schema import (
     DEFAULT_FILE,
@@ -167,7 +167,7 @@ class _Sources:
         config = self._construct(Config, "")
         assert isinstance(config, Config)
         for path, says in across(config):
-            if not {path, path.rpartition(".")[0]} & self._wrong:
+            if path in OF_ONE_FILE or not {path, path.rpartition(".")[0]} & self._wrong:
                 self.problems.append(f"{self.origins.get(path) or self._where(path)}: {path}: {says}")
         return config
 

@@ -51,6 +51,20 @@ def parse_address(address: str) -> ListenAddress:
     return ListenAddress(family, str(chosen[0]), int(port), all(_is_loopback(each) for each in hosts))
 
 
+def check_token(token: str) -> str:
+    """The token, if it is strong enough.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if len(token) < MIN_TOKEN or not (token.isascii() and token.isprintable()) or " " in token:
+        raise UsageError(
+            f"the HTTP token must have {MIN_TOKEN} or more printable ASCII characters and no space;"
+            " make one with: openssl rand -hex 32"
+        )
+    return token
+
+
 def check_exposure(
     endpoint: ListenAddress, token: str, has_tls: bool, *, client_ca: str = "", metrics_for_all: bool = False
 ) -> None:
@@ -74,11 +88,8 @@ def check_exposure(
                 f"{where}: set certificate and key too, as the token must not cross the network in clear text,"
                 f" or listen on 127.0.0.1:{endpoint.port}"
             )
-    if token and (len(token) < MIN_TOKEN or not (token.isascii() and token.isprintable()) or " " in token):
-        raise UsageError(
-            f"the HTTP token must have {MIN_TOKEN} or more printable ASCII characters and no space;"
-            " make one with: openssl rand -hex 32"
-        )
+    if token:
+        check_token(token)
 
 
 def tls_context(certificate: str, key: str, client_ca: str = "") -> ssl.SSLContext | None:

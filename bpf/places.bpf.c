@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a place where threads wait, or create work, is known by: a hash of the return addresses in the innermost words of the
+ * stack. Where two call paths are the same in these, or the words end within a large frame, as that of a function with a
+ * buffer, it is a place by itself with what is behind that, and so on.
+ */
+#define PLACE_WORDS 32	/* of the stack that are looked at at a time */
+#define LARGE_FRAME (PLACE_WORDS * sizeof(u64))	/* of a function that may hide who called it */
+#define LOOKS_BEHIND 3
+#define FRAMES_BEFORE 64	/* as many have room in the words that are looked at */
+
+/* Mixes the return addresses in the PLACE_WORDS words of the stack from `place.sp` on into `place.hash`, as far as
+ * `place.reach` bytes, and goes on to the next so many. A function by itself, as `walk_frame`. */
+u64 mix_window(u64 given)
+{
+	struct walk *w = (struct walk *)given;
+	u64 hash, words, at, reach;
+	s64 failed;	/* negative */
+
+	if (!w)
+		return 0;
+	failed = bpf_probe_read_user(w->window, PLACE_WORDS * sizeof(u64), (void *)w->place.sp);
+	reach = w->place.reach;
+	words = words_within(w, reach & ~forget(w, failed >> 63), PLACE_WORDS);
+	hash = w->place.hash;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < PLACE_WORDS; i++) {
+		at = w->window[i];
+		if (i >= words)
+			break;
+		if (in_ranges(w->place.code_start, w->place.code_end, MAX_CODE_SPANS, at))
+			hash = forget(w, mix(hash, at));
+	}
+	w->place.sp += PLACE_WORDS * sizeof(u64);
+	w->place.reach = (reach - PLACE_WORDS * sizeof(u64)) & -below(PLACE_WORDS * sizeof(u64), reach);
+	w->place.hash = hash;
+	return hash;
+}
+static u64 (*call_mix_window)(struct walk *w) = (void *)SHARED_mix_window;
+
+/* Nothing was looked at yet of the stack that begins at `sp`. */
+static __always_inline void begin_place(struct walk *w, struct process_config *config, u64 sp)
+{
+#pragma unroll
+	for (u32 i = 0; i < MAX_CODE_SPANS; i++) {
+		w->place.code_start[i] = config->code_start[i];
+		w->place.code_end[i] = config->code_end[i];
+	}
+	w->place.sp = w->place.start = sp;
+}
+
+/* Where to go on from a place; 0 if nobody knows it. */
+static __always_inline struct behind *behind_place(u64 place, int waits)
+{
+	struct wait_site *site;
+	struct creation *creation;
+
+	if (waits) {
+		site = wait_sites.lookup(&place);
+		return site ? &site->behind : 0;
+	}
+	creation = creations.lookup(&place);
+	return creation ? &creation->behind : 0;
+}
+
+/* The place, and what is behind it as far as that tells more. Not as far as to one that nobody knows, unless that `may_walk`. */
+static __always_inline u64 place_behind(struct walk *w, u64 place, int waits, int may_walk)
+{
+	struct behind *behind;
+	u64 further;
+
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < LOOKS_BEHIND; i++) {
+		behind = behind_place(place, waits);
+		if (!behind || !behind->tells)
+			break;
+		w->place.sp = w->place.start + behind->offset;
+		w->place.reach = reach_of(w, w->place.sp);
+		w->place.hash = place;
+		further = call_mix_window(w) | 1;
+		if (!may_walk && !behind_place(further, waits))
+			break;
+		place = further;
+	}
+	return place;
+}
+
+/* The stack of the place in `w->creation` was walked: where its next return address lies, beyond the words that it is known
+ * by, and whether that tells more: `differs`: it is not the stack that was walked before. */
+static __always_inline void look_behind(struct walk *w, struct behind *behind, int differs)
+{
+	u64 before = w->place.start, slot;
+
+	behind->tells |= differs;
+	behind->offset = 0;
+	if (w->depth > COMPARED_FRAMES)	/* where the innermost frames lie is not known any more */
+		return;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < FRAMES_BEFORE; i++) {
+		if (i >= (u32)opaque(w->depth))
+			break;
+		slot = w->cfa[i & (COMPARED_FRAMES - 1)] - sizeof(u64);
+		if (slot >= w->place.sp) {
+			behind->offset = slot - w->place.start;
+			behind->tells |= slot - before >= LARGE_FRAME;
+			break;
+		}
+		before = slot;
+	}
+}
