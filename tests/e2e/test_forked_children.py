@@ -43,7 +43,6 @@ def test_children_that_live_for_a_moment_are_described_as_others_are(tmp_path: P
     assert "please report" not in report  # they lived longer than we knew of them
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("program", ["forked_teams.gomp", "forked_teams.omp"])
 def test_a_child_has_one_thread_that_does_what_its_parents_did(program: str, tmp_path: Path) -> None:
     """Also where no edge of it will ever tell, and the runtime's memory cannot be asked."""
@@ -51,7 +50,8 @@ def test_a_child_has_one_thread_that_does_what_its_parents_did(program: str, tmp
         pytest.skip("needs LLVM's libomp")
     report = told(tmp_path, "single", 499, program)
     assert "partly guessed" not in report and "spin (" in report
-=======
+
+
 BRIEF = """import os, time
 for _ in range(5):
     if child := os.fork():
@@ -112,4 +112,3 @@ def test_a_child_that_the_command_leaves_behind_is_named(tmp_path: Path) -> None
     pid = int(pid_file.read_text())
     os.kill(pid, signal.SIGKILL)
     assert f"process {pid} of the command still runs, unobserved from here on: parprof attach {pid}" in said
->>>>>>> wt3
