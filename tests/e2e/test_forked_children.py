@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,9 @@ def test_a_child_has_one_thread_that_does_what_its_parents_did(program: str, tmp
     if not (BUILD / program).exists():
         pytest.skip("needs LLVM's libomp")
     report = told(tmp_path, "single", 499, program)
-    assert "partly guessed" not in report and "spin (" in report
+    guessed = re.search(r"n_w was partly guessed in ([\d,]+) samples", report)
+    # the team's second thread may be met before its first edge; the child has some 250
+    assert "spin (" in report and (guessed is None or int(guessed[1].replace(",", "")) < 10)
 
 
 BRIEF = """import os, time
