@@ -325,7 +325,10 @@ class _Connection(http.client.HTTPConnection):
                 failure = error
                 if self.is_cut or isinstance(error, ssl.SSLError):
                     break
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # it holds this frame, with all that the request was
 
     def _secure(self, plain: socket.socket) -> None:
         """Let a proxy connect us where there is one, then TLS where it is wanted."""
