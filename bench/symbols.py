@@ -36,9 +36,9 @@ from machine import describe  # noqa: E402
 from parprof.files.dso import Dso  # noqa: E402
 from parprof.files.dso_cache import DsoCache  # noqa: E402
 from parprof.files.maps_line import MapsLine  # noqa: E402
-from parprof.symbols import Symbolizer  # noqa: E402
 from parprof.symbols.debugfiles import find_debug_file, lacks_lines  # noqa: E402
 from parprof.symbols.names import readable  # noqa: E402
+from parprof.symbols.symbolizer import Symbolizer  # noqa: E402
 
 PROGRAM = ROOT / "bench/programs/symbols.cpp"
 _RUN = "import sys; sys.path.insert(0, sys.argv[1]); import symbols; symbols.resolve_file(sys.argv[2])"

@@ -31,7 +31,7 @@ from parprof.profile.rows import RowMaker
 from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 from truth import Truth
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -24,7 +24,7 @@ from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Budget, Prices
 from parprof.probes.prices import machine_prices
 from parprof.session.session import Session
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 
 PROGRAM = profiling.BUILD / "calls_times"
 UNLIMITED = Budget(1.0, 10**12)

@@ -28,7 +28,7 @@ from parprof.kernel.stacks import STACK_ENDS
 from parprof.probes.prices import machine_prices
 from parprof.session.session import Session
 from parprof.session.sources import Source
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 
 pytestmark = pytest.mark.beside
 

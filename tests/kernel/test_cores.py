@@ -24,7 +24,7 @@ from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.session.session import Session
 from parprof.session.target import Target
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 from quota import NoQuota
 from quota import quota as quota_of
 

@@ -28,7 +28,7 @@ from parprof.process.loadmap import DsoCache, LoadMap
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.session.session import Session
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 
 pytestmark = pytest.mark.beside
 

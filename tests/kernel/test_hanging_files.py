@@ -17,7 +17,7 @@ import pytest
 
 import profiling
 from hanging_mount import served, tell
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 
 pytestmark = pytest.mark.beside
 

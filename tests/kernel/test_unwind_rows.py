@@ -11,7 +11,7 @@ import pytest
 
 import profiling
 from parprof.commands.spawn import Child
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 
 pytestmark = pytest.mark.beside
 

@@ -24,8 +24,8 @@ from parprof.files.elf import ElfError, ElfFile
 from parprof.files.guard import FileGuard, FileNotAnswering
 from parprof.files.mounts import Mounts, parse_mount
 from parprof.process.loadmap import LoadMap
-from parprof.symbols import Symbolizer
 from parprof.symbols.perfmap import PerfMap
+from parprof.symbols.symbolizer import Symbolizer
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.table import build_table
 from parprof.workers import client

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.eh_frame_header import Extent
-from parprof.loops import LoopNest, find_loops, shelf
+from parprof.loops import shelf
 from parprof.loops.kept import KeptLoops
+from parprof.loops.nest import LoopNest, find_loops
 from parprof.loops.nest_json import from_json, to_json
 from parprof.workers import client
 from symbol_programs import open_dso

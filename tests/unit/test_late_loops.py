@@ -19,7 +19,7 @@ from parprof.commands.late_loops import LateLoops
 from parprof.metrics import ACTIVATIONS, Metrics
 from parprof.model import Frame, Interval, PathSample, ProcessInfo, Profile
 from parprof.process.loadmap import DsoCache, LoadMap
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 
 SOURCE = """
 #include <unistd.h>

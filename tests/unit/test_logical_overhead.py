@@ -19,7 +19,7 @@ from parprof.logical.overhead import OverheadKinds
 from parprof.logical.threads import THREADS
 from parprof.model import Frame
 from parprof.runtimes import Agent
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 from symbol_programs import need_symbolic, open_dso
 
 KINDS = OverheadKinds(FOLDER)

@@ -22,13 +22,13 @@ from parprof.exporters.pprof_reader import decode
 from parprof.exporters.views import View
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
-from parprof.loops import KeptLoops, LoopNest, LoopScopes
+from parprof.loops.kept import KeptLoops
 from parprof.loops.names import LoopName, LoopPlace, name_loops
-from parprof.loops.nest import Loop
-from parprof.loops.scopes import insert
+from parprof.loops.nest import Loop, LoopNest
+from parprof.loops.scopes import LoopScopes, insert
 from parprof.model import Frame, Frames, PathSample, Profile
 from parprof.model import Path as CallPath
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 from profiles import few_samples, frame, heat
 from symbol_programs import need_symbolic, open_dso
 

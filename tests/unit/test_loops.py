@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parprof.files.elf import EM_X86_64, ElfFile
-from parprof.loops import LoopNest, find_loops, machinecode
+from parprof.loops import machinecode
 from parprof.loops.flowgraph import NONE, DepthFirst, dominators, natural_loops, predecessors_in
+from parprof.loops.nest import LoopNest, find_loops
 from parprof.loops.noreturn import ReturningCalls
 from parprof.loops.reducible import components, loops_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from parprof.instruments.places import FilePlace, Places
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 
 SOURCE = """
 int called(int x);

@@ -22,9 +22,10 @@ from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
 from parprof.files.maps_line import MapsLine
 from parprof.model import Frame
-from parprof.symbols import Symbolizer, debugfiles
+from parprof.symbols import debugfiles
 from parprof.symbols.entry import main_function
 from parprof.symbols.names import readable
+from parprof.symbols.symbolizer import Symbolizer
 from parprof.workers import protocol
 from stopwatch import Stopwatch
 from symbol_programs import address_of, compile_program, line_of, need_symbolic, open_dso
@@ -402,7 +403,7 @@ def test_answers_are_checked(
     fake_worker("lies", True, tmp_path, monkeypatch)
     dso = open_dso(cache, program)
     with Symbolizer(file_seconds=5.0) as symbolizer:
-        monkeypatch.setattr("parprof.symbols._MAX_REMEMBERED_TEXT", 20_000)
+        monkeypatch.setattr("parprof.symbols.symbolizer._MAX_REMEMBERED_TEXT", 20_000)
         frames = symbolizer.frames(dso, 0x1234, False)
         symbolizer.resolve((dso, vaddr, False) for vaddr in range(64))
         assert len(symbolizer._remembered) < 6
@@ -432,7 +433,7 @@ def test_parent_stays_small(program: Path, cache: DsoCache) -> None:
     """The readers run in the child: what they load must not show up here."""
     dso = open_dso(cache, program)
     script = (
-        "import os, sys\nfrom parprof.symbols import Symbolizer\n"
+        "import os, sys\nfrom parprof.symbols.symbolizer import Symbolizer\n"
         "from parprof.process.loadmap import DsoCache, LoadMap\n"
         "with DsoCache() as cache, Symbolizer() as symbolizer:\n"
         "    loaded = LoadMap.read(os.getpid(), None, cache)\n"

@@ -16,7 +16,8 @@ import pytest
 from parprof.cache import CacheFile, DiskCache
 from parprof.files.dso_cache import DsoCache
 from parprof.model import Frame
-from parprof.symbols import Symbolizer, symcache
+from parprof.symbols import symcache
+from parprof.symbols.symbolizer import Symbolizer
 from symbol_programs import address_of, compile_program, line_of, need_symbolic, open_dso
 
 

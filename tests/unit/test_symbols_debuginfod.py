@@ -21,9 +21,9 @@ import pytest
 from parprof.files.dso_cache import DsoCache
 from parprof.http_client import Proxy, ServerOrigin
 from parprof.model import Frame
-from parprof.symbols import Symbolizer
 from parprof.symbols.debuginfod import Debuginfod
 from parprof.symbols.fetcher import Fetcher, _proxy_of
+from parprof.symbols.symbolizer import Symbolizer
 from parprof.workers import protocol
 from stopwatch import Stopwatch
 from symbol_programs import address_of, compile_program, line_of, need_symbolic, open_dso

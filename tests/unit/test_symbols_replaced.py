@@ -12,7 +12,7 @@ import pytest
 
 from parprof.files.elf import ElfFile
 from parprof.process.loadmap import DsoCache, LoadMap
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 
 SOURCE = """
 #include <unistd.h>

@@ -34,7 +34,7 @@ _INTERPRETED = (
 _LEAST_MADE = 1 << 15
 """Bytes of code in no file that are a JIT compiler's, and not trampolines (libffi)."""
 NameAddresses = Callable[[Iterable[tuple[Dso, int, bool]]], dict[tuple[Dso, int, bool], tuple[Frame, ...]]]
-"""`parprof.symbols.Symbolizer.resolve`."""
+"""`parprof.symbols.symbolizer.Symbolizer.resolve`."""
 
 
 class _Client(WorkerClient):

@@ -44,7 +44,7 @@ from parprof.session.pace import Pace
 from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 
 _FREQUENCY_HZ = 499
 _LOOK_HZ = 1999

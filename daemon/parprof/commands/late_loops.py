@@ -10,7 +10,7 @@ from parprof.model import Profile
 from parprof.process.loadmap import DsoCache, LoadMap
 from parprof.profile.late_loops import add_loops
 from parprof.resources import Closing
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 
 
 class LateLoops(Closing):

@@ -35,7 +35,7 @@ from parprof.session.pace import Pace
 from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 
 
 def _to_standard_error(line: str) -> None:

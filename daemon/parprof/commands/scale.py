@@ -26,7 +26,7 @@ from parprof.scale.calls import addresses_of
 from parprof.scale.model import Prediction, Scale, notes_of, predict, predict_serial
 from parprof.scale.own_code import own_frames
 from parprof.scale.record import Address, Flag, SpanRecord, read_record
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 
 DEFAULT_THREADS = (2, 4, 8, 16, 64)
 MAX_THREADS = 512

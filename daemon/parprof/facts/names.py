@@ -7,7 +7,7 @@ from typing import Protocol
 
 from parprof.facts.drain import Image
 from parprof.model import Frame, Frames
-from parprof.symbols import NameRequest
+from parprof.symbols.symbolizer import NameRequest
 
 KernelPlace = tuple[int, bool]
 """(address in the kernel, is a return address)."""

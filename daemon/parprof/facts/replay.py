@@ -14,8 +14,8 @@ from parprof.languages import Replayed, SavedLanguage
 from parprof.model import Frame, Frames, StackMerge
 from parprof.process.identity import Process
 from parprof.runtimes import Agent
-from parprof.symbols import NameRequest
 from parprof.symbols.kernel import UNNAMED
+from parprof.symbols.symbolizer import NameRequest
 from parprof.values import dataclass
 
 CodePlace = tuple[Dso, int]

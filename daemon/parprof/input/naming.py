@@ -12,8 +12,8 @@ from parprof.files.dso_cache import DsoCache
 from parprof.files.maps_line import MapsLine
 from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName, total
 from parprof.input.records import BackEnd, InputRecord, Lacking, PointRow
-from parprof.symbols import Symbolizer
 from parprof.symbols.names import without_clone_suffixes, without_defaults
+from parprof.symbols.symbolizer import Symbolizer
 from parprof.untrusted import visible
 
 _TOOLS = {BackEnd.TSAN: "tsan", BackEnd.VALGRIND: "valgrind"}

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.maps_line import MapsLine
-from parprof.loops import KeptLoops, LoopScopes
+from parprof.loops.kept import KeptLoops
+from parprof.loops.scopes import LoopScopes
 from parprof.model import Frame
 from parprof.resources import Closing
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 from parprof.untrusted import visible
 
 _MAX_PLACES = 1 << 16

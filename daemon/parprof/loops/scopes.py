@@ -21,7 +21,7 @@ from parprof.loops.kept import KeptLoops
 from parprof.loops.names import LoopName, LoopPlace, context_of, name_loops
 from parprof.loops.nest import LoopNest
 from parprof.model import Frame, Frames
-from parprof.symbols import NameRequest
+from parprof.symbols.symbolizer import NameRequest
 
 ResolveScopes = Callable[[Iterable[NameRequest]], Mapping[NameRequest, Frames]]
 

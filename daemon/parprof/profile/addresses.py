@@ -14,8 +14,8 @@ from parprof.kernel.stacks import INTERRUPTED, METHOD, RawStack, StackTable
 from parprof.logical.paths import MAX_KERNEL_FRAMES
 from parprof.model import Frame
 from parprof.profile.jit import is_made_code, jit_frame
-from parprof.symbols import NameRequest
 from parprof.symbols.kernel import KERNEL, UNNAMED
+from parprof.symbols.symbolizer import NameRequest
 from parprof.values import dataclass
 
 Shape = tuple[int | None, ...]

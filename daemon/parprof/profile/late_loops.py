@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from parprof.files.dso import Dso
-from parprof.loops import KeptLoops, LoopScopes
+from parprof.loops.kept import KeptLoops
+from parprof.loops.scopes import LoopScopes
 from parprof.metrics import ACTIVATIONS, Metrics
 from parprof.model import Frame, Frames, Path, Profile
 from parprof.profile.called import called
-from parprof.symbols import NameRequest, Symbolizer
+from parprof.symbols.symbolizer import NameRequest, Symbolizer
 
 SECONDS = 10.0
 """How long to look for loops: of the time of whoever asks, after the measurement."""

@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping
 from parprof.facts.drain import Image
 from parprof.facts.names import KernelPlace
 from parprof.kernel.stacks import STAND_IN_BITS
-from parprof.loops import KeptLoops, LoopScopes
+from parprof.loops.kept import KeptLoops
+from parprof.loops.scopes import LoopScopes
 from parprof.model import Frame, Frames
 from parprof.resources import Closing
-from parprof.symbols import NameRequest, Symbolizer
 from parprof.symbols.kernel import KernelSymbolizer
 from parprof.symbols.kernel_image import KernelImage
+from parprof.symbols.symbolizer import NameRequest, Symbolizer
 
 
 class FileNamer(Closing):

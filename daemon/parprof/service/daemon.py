@@ -18,7 +18,7 @@ from parprof.service.loop import Board, DaemonLoop, Pushing
 from parprof.service.model import ProfileEntry, Snapshot
 from parprof.service.recent import RecentProfiles
 from parprof.service.requests import Requests
-from parprof.symbols import Symbolizer
+from parprof.symbols.symbolizer import Symbolizer
 
 _LOG = logging.getLogger(__name__)
 _STUCK_SECONDS = 30.0
