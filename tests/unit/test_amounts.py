@@ -14,7 +14,7 @@ import pytest
 from parprof.errors import ProbeAttachError, UsageError
 from parprof.instruments.alloc import why_not
 from parprof.kernel import amounts, perf_events
-from parprof.kernel.amount_events import ALLOCATION_OUTER, ALLOCATION_TIMES_SHIFT
+from parprof.kernel.allocation_probe import ALLOCATION_OUTER, ALLOCATION_TIMES_SHIFT
 from parprof.kernel.amounts import AMOUNTS, MOST_BYTES, Amount, parse
 from parprof.probes.allocators import ALLOCATORS, allocation_probes, unseen_new
 from parprof.probes.file_facts import FileFacts, ProbedFunction, ProbePlace

@@ -12,9 +12,10 @@ import pytest
 from parprof.errors import KernelUnsupported, UsageError
 from parprof.kernel import perf_events
 from parprof.kernel.compiler import OBJECT_HEADERS
+from parprof.kernel.cookies import COOKIE_LEARN
 from parprof.kernel.headers import make_tree
 from parprof.kernel.layout import check_size, make_structure
-from parprof.kernel.uprobes import COOKIE_LEARN, Site
+from parprof.kernel.uprobes import Site
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -19,15 +19,9 @@ from parprof.kernel.records import MAX_SPIN_RANGES
 from parprof.probes import plan
 from parprof.probes.facts_book import FactsBook
 from parprof.probes.facts_worker import function_name
+from parprof.probes.named_functions import MAX_FOUND, find_wait_functions, near_names
 from parprof.probes.plan import Plan, plan_spins
-from parprof.probes.wait_functions import (
-    MAX_FOUND,
-    SpinRules,
-    WaitFunctions,
-    check_pattern,
-    find_wait_functions,
-    near_names,
-)
+from parprof.probes.wait_functions import SpinRules, WaitFunctions, check_pattern
 from parprof.process.loadmap import Dso, DsoCache, LoadMap
 
 SOURCE = """

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from parprof.errors import ProbeAttachError, TargetError
 from parprof.instruments.alloc import Preloaded, preloaded, why_not
-from parprof.kernel.amount_events import AllocationProbe
+from parprof.kernel.allocation_probe import AllocationProbe
 from parprof.kernel.amounts import MALLOC
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import EventChoice

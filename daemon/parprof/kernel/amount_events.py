@@ -7,40 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parprof.kernel import bpf
+from parprof.kernel.allocation_probe import AllocationProbe
 from parprof.kernel.amounts import ALLOCATED, AMOUNT_STATISTICS, AMOUNTS, Amount, statistic
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.sampling import Tracepoints
-from parprof.kernel.uprobes import COOKIE_DEAR, Prober, ProbeSet
-from parprof.values import dataclass
+from parprof.kernel.uprobes import Prober, ProbeSet
 
-ALLOCATION_TIMES_SHIFT, ALLOCATION_OUTER = 4, 1 << 8
 _TRANSFERS = (("sys_exit", "on_transfer"),)
-
-
-@dataclass(frozen=True, slots=True)
-class AllocationProbe:
-    """A function that allocates, or by which samples of allocations are handed on: file and offset in it."""
-
-    path: str
-    offset: int
-    bytes_argument: int = 0
-    """Number of the argument that says how many bytes; 0: it only tells (instrument/alloc.c)."""
-    times_argument: int = 0
-    """Of that by which they are multiplied; 0: none."""
-    is_outer: bool = False
-    """It may call another one of these, which is the same allocation."""
-    dear: bool = False
-    """The kernel has to execute the instruction there out of line."""
-    returns: bool = False
-    moves: bool = True
-    """Never a return probe, not even for a moment."""
-
-    @property
-    def cookie(self) -> int:
-        """What the program is told."""
-        outer, dear = self.is_outer and ALLOCATION_OUTER, self.dear and COOKIE_DEAR
-        return self.bytes_argument | self.times_argument << ALLOCATION_TIMES_SHIFT | outer | dear
 
 
 class AmountEvents:

@@ -20,13 +20,19 @@ from typing import Protocol
 
 from parprof.errors import KernelUnsupported, ProbeAttachError
 from parprof.kernel import bpf, multilinks
+from parprof.kernel.cookies import (
+    COOKIE_BARRIER,
+    COOKIE_DEAR,
+    COOKIE_ENTRY,
+    COOKIE_LEARN,
+    COOKIE_RETURN,
+    COOKIE_SESSION,
+)
 from parprof.kernel.detacher import detacher
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.traced_events import Probe, TracedEvents
 from parprof.values import dataclass
 
-COOKIE_RETURN, COOKIE_SESSION, COOKIE_LEARN, COOKIE_DEAR = 1 << 8, 1 << 9, 1 << 10, 1 << 11
-COOKIE_ENTRY, COOKIE_BARRIER = 1 << 15, 1 << 19
 _FUNCTION_SHIFT, _INSTANCE_SHIFT, _ROOT_SHIFT, _INSIDE_SHIFT, _DELTA_SHIFT = 12, 16, 20, 24, 32
 _ENOTSUPP = 524
 """The kernel's own number, of which the C library does not know: an instruction with a `lock` prefix, say."""

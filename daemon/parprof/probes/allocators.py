@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from parprof.errors import ProbeAttachError
 from parprof.files.dso import Dso
 from parprof.files.libc import is_libc
-from parprof.kernel.amount_events import AllocationProbe
+from parprof.kernel.allocation_probe import AllocationProbe
 
 if TYPE_CHECKING:
     from parprof.probes.file_facts import FileFacts

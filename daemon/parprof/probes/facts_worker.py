@@ -24,7 +24,7 @@ from parprof.files.elf import ElfError, ElfFile
 from parprof.loops.extents import function_at
 from parprof.loops.spins import spin_loops
 from parprof.probes.file_facts import find_facts, look_at, rules, to_json
-from parprof.probes.wait_functions import find_wait_functions, near_names
+from parprof.probes.named_functions import find_wait_functions, near_names
 from parprof.symbols.names import readable
 from parprof.symbols.table import find_functions
 from parprof.workers import protocol

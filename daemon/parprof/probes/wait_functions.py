@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from parprof.errors import UsageError
 from parprof.files.dso import Dso, FileKey
-from parprof.files.elf import ElfFile, Symbol
-from parprof.files.elf_symbols import TYPE_IFUNC
-from parprof.loops.extents import function_at
 from parprof.probes.facts_book import BOOK, FactsBook
-from parprof.probes.wait_code import Range
-from parprof.symbols.names import readable, without_clone_suffixes
+from parprof.probes.named_functions import MAX_FOUND, MAX_NAME, MAX_NEAR, WaitFunction, nearest
 from parprof.untrusted import visible
 from parprof.values import dataclass
 
-MAX_FOUND = 64
-"""Functions of one file; what the programs can be told of is less."""
 MAX_PATTERN = 1000
-_MAX_NAME = 256
-_MAX_NEAR = 3
-_WORST = 0.65
-_MOST_COMPARED = 1 << 15
 _FILES_COMPARED = 8
 _NEAR_SECONDS = 2.0
 _LONGEST_WAIT_S = 1.0
 """For the files of a program that stands still."""
-_WORDS = re.compile(r"\w+")
-
-
-class WaitFunction(NamedTuple):
-    """A function in a file; its code is [start, end), ELF virtual addresses."""
-
-    name: str
-    start: int
-    end: int
 
 
 def check_pattern(pattern: str) -> None:
@@ -140,8 +120,8 @@ class WaitFunctions:
             with suppress(TimeoutError):
                 answer = future.result(_NEAR_SECONDS).get("near") if future is not None else []
                 found = answer if isinstance(answer, list) else []
-                names += [visible(one, _MAX_NAME) for one in found[:_MAX_NEAR] if isinstance(one, str)]
-        return difflib.get_close_matches(_literal(self.pattern), dict.fromkeys(names), _MAX_NEAR, _WORST)
+                names += [visible(one, MAX_NAME) for one in found[:MAX_NEAR] if isinstance(one, str)]
+        return nearest(self.pattern, names)
 
 
 def _functions(raw: Any) -> list[WaitFunction]:
@@ -151,78 +131,5 @@ def _functions(raw: Any) -> list[WaitFunction]:
         if isinstance(one, list) and len(one) == 3 and isinstance(one[0], str):
             name, start, end = one
             if isinstance(start, int) and isinstance(end, int) and 0 <= start < end < 1 << 64:
-                out.append(WaitFunction(visible(name, _MAX_NAME), start, end))
+                out.append(WaitFunction(visible(name, MAX_NAME), start, end))
     return out
-
-
-# in the child
-
-
-def find_wait_functions(elf: ElfFile, pattern: str) -> list[WaitFunction]:
-    """The functions of a file that match; the first `MAX_FOUND` of them.
-
-    Raises:
-        ElfError: the file cannot be read.
-    """
-    expression = re.compile(pattern)
-    out: dict[int, WaitFunction] = {}
-    for symbol in elf.symbols():
-        if symbol.kind == TYPE_IFUNC or symbol.value in out or not _matches(expression, symbol.name):
-            continue
-        code = _code_of(elf, symbol)
-        if code is not None:
-            out[symbol.value] = WaitFunction(readable(symbol.name)[:_MAX_NAME], *code)
-        if len(out) >= MAX_FOUND:
-            break
-    return list(out.values())
-
-
-def near_names(elf: ElfFile, pattern: str) -> list[str]:
-    """Names of functions of a file that were perhaps meant.
-
-    Raises:
-        ElfError: the file cannot be read.
-    """
-    names = {_bare(readable(symbol.name))[:_MAX_NAME] for symbol in islice(elf.symbols(), _MOST_COMPARED)}
-    return difflib.get_close_matches(_literal(pattern), names, _MAX_NEAR, _WORST)
-
-
-def _matches(expression: re.Pattern[str], symbol: str) -> bool:
-    """Whether the name of a function is meant: as the linker knows it, as people do, or so without its arguments.
-
-    >>> _matches(re.compile("ns::wait_.*"), "_ZN2ns8wait_forEi"), _matches(re.compile("wait"), "await")
-    (True, False)
-    """
-    name = readable(symbol)
-    return any(
-        expression.fullmatch(one) is not None
-        for one in dict.fromkeys((symbol, without_clone_suffixes(symbol), name, _bare(name)))
-    )
-
-
-def _bare(name: str) -> str:
-    """A function's name without its arguments.
-
-    >>> _bare("ns::wait_for(int)"), _bare("(anonymous namespace)::wait()"), _bare("wait")
-    ('ns::wait_for', '(anonymous namespace)::wait', 'wait')
-    """
-    at = name.find("(", 1)
-    while at > 0 and name.startswith("(anonymous namespace)", at):
-        at = name.find("(", at + 1)
-    return name[:at] if at > 0 else name
-
-
-def _literal(pattern: str) -> str:
-    """The words of an expression: what names are compared with.
-
-    >>> _literal("wait_.*|^spin$")
-    'wait_spin'
-    """
-    return "".join(_WORDS.findall(pattern))
-
-
-def _code_of(elf: ElfFile, symbol: Symbol) -> Range | None:
-    if symbol.size:
-        return symbol.value, symbol.value + symbol.size
-    extent = function_at(elf, symbol.value)
-    return (extent[0], extent[0] + extent[1]) if extent is not None and extent[1] else None
