@@ -260,6 +260,16 @@ static inline void input_write(struct input_thread *thread, uint64_t address, ui
             input_write_cell(thread, cell);
 }
 
+/* What calloc gives has been cleared, which is a write. Blocks that are larger than most tables are seldom used as a whole,
+ * and are taken for new memory: to write down all of their cells would take as much memory again. */
+static void input_clear(struct input_thread *thread, uint64_t address, uint64_t bytes)
+{
+    if (bytes <= INPUT_MOST_CLEARED)
+        input_write(thread, address, bytes);
+    else
+        input_forget(address, bytes);
+}
+
 /* The kernel wrote memory: whoever reads it next reads external input (the paper's figure 12). */
 static void input_kernel_write(uint64_t address, uint64_t bytes)
 {

@@ -898,9 +898,9 @@ HOOK void free(void *memory)
 
 void *__libc_calloc(size_t, size_t) __attribute__((weak));
 
-/* What it gives is new memory, also where the block was used before. */
 HOOK void *calloc(size_t n, size_t size)
 {
+    struct input_thread *thread;
     void *result;
 
     find_allocator();
@@ -908,8 +908,8 @@ HOOK void *calloc(size_t n, size_t size)
         result = next_calloc(n, size);
     else
         result = __libc_calloc ? __libc_calloc(n, size) : 0; /* dlsym may call it */
-    if (is_on && result)
-        input_forget((uint64_t)result, (n * size + 7) & ~7ul);
+    if (result && (thread = counting_thread()))
+        input_clear(thread, (uint64_t)result, n * size);
     return result;
 }
 

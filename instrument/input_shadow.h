@@ -37,6 +37,7 @@ enum {
 #define INPUT_CLOCK_END 0xfffffff0u /* where a thread's clock is put back; tests do it sooner */
 #endif
 
+#define INPUT_MOST_CLEARED (64ull << 20) /* bytes that calloc gives at once, and whose cells are told */
 #define INPUT_KERNEL 0x80000000u /* stamps from here on: what system calls brought, each with a number of its own */
 
 #define INPUT_LIKELY(x) __builtin_expect(!!(x), 1)

@@ -10,8 +10,8 @@
  *     code from the thread's control block (at the thread pointer or above: the canary of the stack protector);
  *   - reads by code of ld.so, libgomp and libomp, by the allocator, and by functions of libc that synchronise, start
  *     or end threads and programs, and by whatever of libc these call: they are hidden. Their writes count, so that
- *     what they prepare (a task's arguments) is not taken for something nobody wrote; but not those of calloc, as large
- *     blocks come clear from the kernel.
+ *     what they prepare (a task's arguments) is not taken for something nobody wrote. All that calloc gives is written
+ *     by it: some of it the kernel has cleared.
  * A routine begins where a call leads to, and ends when the stack is above its return address again.
  */
 #include <stddef.h>
@@ -68,6 +68,7 @@ static struct input_thread *by_tid[THREADS];
 static struct input_thread *current; /* that of the thread that runs */
 static ULong blocks;                 /* its count, while it runs */
 static Bool has_signal[THREADS];     /* a handler is what it goes on with */
+static UWord bytes_to_clear[THREADS]; /* that calloc was asked for */
 static HChar file_path[PATH_BYTES];
 
 static void *map_memory(uint64_t bytes)
@@ -198,30 +199,15 @@ static VG_REGPARM(2) void on_wide_load(Addr address, UWord bytes)
         input_read(current, address, bytes);
 }
 
-/* What calloc clears is new memory, wherever it came from: large blocks the kernel has cleared, and nobody writes. */
-static __attribute__((noinline)) void clear(Addr address, UWord bytes)
-{
-    Addr start = address & ~7ul;
-
-    input_forget(start, ((address + bytes + 7) & ~7ul) - start);
-}
-
 static VG_REGPARM(1) void on_store(Addr address)
 {
-    if (INPUT_UNLIKELY(current->is_hidden == CLEARING))
-        clear(address, 1);
-    else
-        input_write_cell(current, address >> INPUT_CELL_SHIFT);
+    input_write_cell(current, address >> INPUT_CELL_SHIFT);
 }
 
 static VG_REGPARM(2) void on_short_store(Addr address, UWord bytes)
 {
     uint64_t cell = address >> INPUT_CELL_SHIFT;
 
-    if (INPUT_UNLIKELY(current->is_hidden == CLEARING)) {
-        clear(address, bytes);
-        return;
-    }
     input_write_cell(current, cell);
     if (INPUT_UNLIKELY((address & 7) + bytes > 8))
         input_write_cell(current, cell + 1);
@@ -229,17 +215,26 @@ static VG_REGPARM(2) void on_short_store(Addr address, UWord bytes)
 
 static VG_REGPARM(2) void on_wide_store(Addr address, UWord bytes)
 {
-    if (INPUT_UNLIKELY(current->is_hidden == CLEARING))
-        clear(address, bytes);
-    else
-        input_write(current, address, bytes);
+    input_write(current, address, bytes);
 }
 
-/* 0: it is not. What is called in order to clear memory clears it. */
+#define REGISTER(name) register_of(offsetof(VexGuestAMD64State, guest_##name))
+
+static UWord register_of(PtrdiffT offset)
+{
+    UWord value;
+
+    VG_(get_shadow_regs_area)(VG_(get_running_tid)(), (UChar *)&value, 0, offset, sizeof value);
+    return value;
+}
+
+/* ANYBODY: it is not. What is called in order to clear memory clears it. */
 static enum kind hidden_from(enum kind kind, const struct input_frame *caller)
 {
     if (kind == ANYBODY || (kind == LIBC && !caller->is_hidden))
         return ANYBODY;
+    if (kind == CLEARING && caller->is_hidden != CLEARING)
+        bytes_to_clear[VG_(get_running_tid)()] = REGISTER(RDI) * REGISTER(RSI);
     return kind == LIBC || (kind == HIDDEN && caller->is_hidden) ? (enum kind)caller->is_hidden : kind;
 }
 
@@ -292,6 +287,7 @@ static VG_REGPARM(1) void on_return(Addr stack)
 {
     struct input_thread *thread = current;
     UInt at = thread->depth;
+    Bool was_clearing = thread->is_hidden == CLEARING;
 
     thread->blocks = blocks;
     /* frames of a stack that was left by longjmp lie above */
@@ -301,6 +297,8 @@ static VG_REGPARM(1) void on_return(Addr stack)
         while (thread->depth > at)
             input_pop(thread, 0);
     input_unwind(thread, stack);
+    if (INPUT_UNLIKELY(was_clearing && thread->is_hidden != CLEARING) && REGISTER(RAX))
+        input_clear(thread, REGISTER(RAX), bytes_to_clear[VG_(get_running_tid)()]);
 }
 
 #include "input_valgrind_code.h"
