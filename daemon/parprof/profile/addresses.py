@@ -271,7 +271,7 @@ class AddressBook:
         for image in images:
             self._nameless.pop(image, None)
 
-    def trim(self, limit: int = 1 << 15) -> None:
+    def trim(self, limit: int = 1 << 13) -> None:
         """Forget what was only remembered to save work, if there is more than ``limit``, and end idle helpers."""
         for space in self._spaces.values():
             space.shapes.clear()

@@ -50,7 +50,9 @@ from parprof.session.sources import Source
 from parprof.values import dataclass
 
 _LOG = logging.getLogger(__name__)
-_STACKS_KEPT = 4_000
+_STACKS_KEPT = 1_000
+"""Beyond these the ones go that were in no sample for `_STACK_DRAINS` drains: there are new ones every minute, since
+interrupts come anywhere in the kernel, and what grows until there are thousands looks like a leak for hours."""
 _STACK_DRAINS = 6
 _FRESH_SECONDS = 0.5
 """What was charged so short a time ago is answer enough."""
