@@ -7,6 +7,9 @@
 #define PLACE_WORDS 32	/* of the stack that are looked at at a time */
 #define LARGE_FRAME (PLACE_WORDS * sizeof(u64))	/* of a function that may hide who called it */
 #define LOOKS_BEHIND 3
+#define FURTHER_WINDOWS 3	/* so many times as many words are looked at behind */
+#define WALKED_FIRST 32	/* so often a place is walked before it counts as known */
+#define WALKED_FIRST_BEHIND 8	/* one that tells more than another, of which several are known */
 #define FRAMES_BEFORE 64	/* as many have room in the words that are looked at */
 
 /* Mixes the return addresses in the PLACE_WORDS words of the stack from `place.sp` on into `place.hash`, as far as
@@ -38,6 +41,18 @@ u64 mix_window(u64 given)
 }
 static u64 (*call_mix_window)(struct walk *w) = (void *)SHARED_mix_window;
 
+/* The return addresses in the words of the stack from `place.sp` on: behind those that were looked at just now. */
+static __always_inline u64 further_place(struct walk *w)
+{
+	u64 hash = 0;
+
+	w->place.hash = 0;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < FURTHER_WINDOWS; i++)
+		hash = call_mix_window(w);
+	return hash;
+}
+
 /* Nothing was looked at yet of the stack that begins at `sp`. */
 static __always_inline void begin_place(struct walk *w, struct process_config *config, u64 sp)
 {
@@ -47,6 +62,7 @@ static __always_inline void begin_place(struct walk *w, struct process_config *c
 		w->place.code_end[i] = config->code_end[i];
 	}
 	w->place.sp = w->place.start = sp;
+	w->place.looks = 0;
 }
 
 /* Where to go on from a place; 0 if nobody knows it. */
@@ -76,11 +92,11 @@ static __always_inline u64 place_behind(struct walk *w, u64 place, int waits, in
 			break;
 		w->place.sp = w->place.start + behind->offset;
 		w->place.reach = reach_of(w, w->place.sp);
-		w->place.hash = place;
-		further = call_mix_window(w) | 1;
+		further = mix(place, further_place(w)) | 1;
 		if (!may_walk && !behind_place(further, waits))
 			break;
 		place = further;
+		w->place.looks = i + 1;
 	}
 	return place;
 }
@@ -107,4 +123,10 @@ static __always_inline void look_behind(struct walk *w, struct behind *behind, i
 		}
 		before = slot;
 	}
+}
+
+/* How often a place counts as met when it is walked for the first time. */
+static __always_inline u64 hits_at_first(struct walk *w)
+{
+	return w->place.looks ? WALKED_FIRST - WALKED_FIRST_BEHIND : 0;
 }

@@ -190,7 +190,6 @@ static __always_inline struct walk *edge_walk(void)
 	return edge_walks.lookup(&slot);
 }
 
-#define WALKED_FIRST 32	/* so often a place is walked before it counts as known */
 #define KNOWN_RUNS 63	/* after that, once in 64 times */
 #define RARE_NS 10000000	/* and each time that is so long after the last walk: what is rare costs little to walk */
 
@@ -209,6 +208,7 @@ static __always_inline void know_creation(struct walk *w)
 	fresh.stack = send_user_stack(w);
 	if (!w->creation)
 		return;
+	fresh.hits = hits_at_first(w);
 	known = creations.lookup_or_try_init(&w->creation, &fresh);
 	if (known) {
 		look_behind(w, &known->behind, known->stack != fresh.stack);

@@ -77,6 +77,7 @@ struct walk {
 	u64 window[WINDOW_WORDS];
 	struct {	/* see places.bpf.c */
 		u64 start;	/* of the stack: what was looked at is from there to sp */
+		u32 looks;	/* behind places that are several */
 		u64 sp, reach, hash;
 		u64 code_start[MAX_CODE_SPANS], code_end[MAX_CODE_SPANS];
 	} place;

@@ -5,7 +5,6 @@
  * its innermost stack shows, and after its first waits is only walked now and then. All waits are timed: none is too short,
  * nor one too rare among short ones. What that takes is held to the budget (COST_WAIT, cut off before switches are).
  */
-#define FURTHER_WINDOWS 3	/* so many times as many words more */
 #define FURTHER_WAITS_NS 1000000	/* where a thread has not gone to sleep for so long: beside that 1 us is not much */
 #define TASK_STOPPED_OR_TRACED 0xc
 #define TASK_FROZEN 0x8000	/* by a control group of version 1, or as the machine is suspended; Linux 6.1 and later */
@@ -14,18 +13,6 @@
 
 BPF_TABLE("percpu_array", u32, struct walk, wait_walks, 1);
 BPF_TABLE("prog", u32, u32, wait_unwinders, 4);	/* on_wait_unwind, on_wait_python, on_wait_seek, on_wait_code */
-
-/* The return addresses in the words of the stack behind those that `place_of_wait` looked at, just now. */
-static __always_inline u64 further_place(struct walk *w)
-{
-	u64 hash = 0;
-
-	w->place.hash = 0;
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < FURTHER_WINDOWS; i++)
-		hash = call_mix_window(w);
-	return hash;
-}
 
 /* What a place is known by: the system call, where it is made, and the return addresses in the innermost words of the
  * stack, which may have others among them from calls before. */
@@ -127,6 +114,7 @@ static __always_inline int finish_wait(struct walk *w)
 	}
 	fresh.user = send_user_stack(w);
 	fresh.kernel = w->key.kernel;
+	fresh.hits = hits_at_first(w);
 	known = wait_sites.lookup_or_try_init(&w->creation, &fresh);
 	if (known) {
 		look_behind(w, &known->behind, known->user != fresh.user);
