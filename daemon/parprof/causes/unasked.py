@@ -26,10 +26,10 @@ _EXPLAINS = 0.6
 def few_requests(site: LossSite, setting: Setting) -> Diagnosis | None:
     """Others wait for requests where those that work here do, too, for a good part of their time."""
     idle_ns = site.tally.metrics.idleness_ns
-    if not idle_ns or not knows_threads(site.tally):
+    whole = site.place.root.all
+    if not idle_ns or not knows_threads(site.tally) or not _asked_ns(whole):
         return None
-    whole = site.place.root.all.threads
-    busy = {label: whole[label].work_ns for label in workers(site.tally)}
+    busy = {label: whole.threads[label].work_ns for label in workers(site.tally)}
     for place in site.place.root.walk():
         waited = _waited_for_requests(place.own)
         others_ns = sum(waited.values()) - max(waited.values(), default=0.0)
@@ -52,7 +52,12 @@ def _waits_enough(waited_ns: float, work_ns: float) -> bool:
 
 def _waited_for_requests(tally: Tally) -> dict[ThreadLabel, float]:
     """For how long each thread waited where all wait for requests; empty where they do not."""
-    asked_ns = sum(metrics[WAIT] for name, metrics in tally.runtime.items() if name.endswith(_FOR_REQUESTS))
+    asked_ns = _asked_ns(tally)
     if not asked_ns or asked_ns < _SERVES * tally.metrics[WAIT]:
         return {}
     return {label: metrics[WAIT] for label, metrics in tally.threads.items() if metrics[WAIT]}
+
+
+def _asked_ns(tally: Tally) -> float:
+    """For how long threads waited for requests."""
+    return sum(metrics[WAIT] for name, metrics in tally.runtime.items() if name.endswith(_FOR_REQUESTS))

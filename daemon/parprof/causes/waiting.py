@@ -153,7 +153,8 @@ def exclusive_waits(site: LossSite) -> dict[str, float]:
     threads = {label: metrics.work_ns for label, metrics in site.tally.threads.items() if label[1]}
     holder = max(threads, key=lambda label: threads[label], default=None)
     found: dict[str, float] = {}
-    for place in site.place.root.walk():
+    root = site.place.root
+    for place in root.walk() if any(map(is_exclusive, waits_of(root.all))) else ():
         waits = {name: amount for name, amount in waits_of(place.own).items() if is_exclusive(name)}
         if not waits:
             continue
