@@ -193,6 +193,22 @@ def record(
             os.environ.pop(name, None)
 
 
+def rows_of_program(program: Path, limit_s: float = 90) -> list[PathSample]:
+    """All rows of a program from its begin to its end, where its threads wait and who creates them included."""
+    with BpfKernel(["cpu-clock"], 997, waits=True) as kernel:
+        kernel.await_programs()
+        session = Session(kernel)
+        try:
+            child = Child([str(program)])
+            session.watch(child.pid, follow=True, stop=True)
+            child.release()
+            run_until(session, lambda: child.poll() is not None, limit_s)
+            session.finish()
+            return rows_of(session)[0]
+        finally:
+            session.close()
+
+
 Command = tuple[str, ...]
 """Variables of the environment (NAME=value), a program of tests/workloads, and its arguments."""
 

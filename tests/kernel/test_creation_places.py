@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 
 import profiling
-from parprof.commands.spawn import Child
-from parprof.kernel.engine import BpfKernel
-from parprof.session.session import Session
 
 pytestmark = pytest.mark.beside
 
@@ -79,23 +76,12 @@ def test_what_a_helper_creates_is_each_callers_own(
     program = tmp_path / "creators"
     build = ["gcc", "-O2", "-g", f"-DBYTES={frame_bytes}", *options, "-xc", "-", "-o", program]
     subprocess.run(build, input=CREATORS.encode(), check=True)
-    with BpfKernel(["cpu-clock"], 997, waits=True) as kernel:
-        kernel.await_programs()
-        session = Session(kernel)
-        try:
-            child = Child([str(program)])
-            session.watch(child.pid, follow=True, stop=True)
-            child.release()
-            profiling.run_until(session, lambda: child.poll() is not None, 90)
-            session.finish()
-            worked = Counter[str]()
-            for row in profiling.rows_of(session)[0]:
-                names = [frame.name for frame in row.path]
-                if "burn" in names:
-                    who = next((name for name in ("left", "right") if name in names), "nobody")
-                    worked[who] += round(row.metrics.work_ns / 1e6)
-        finally:
-            session.close()
+    worked = Counter[str]()
+    for row in profiling.rows_of_program(program):
+        names = [frame.name for frame in row.path]
+        if "burn" in names:
+            who = next((name for name in ("left", "right") if name in names), "nobody")
+            worked[who] += round(row.metrics.work_ns / 1e6)
     assert worked["nobody"] <= 0.01 * worked.total()
     assert worked["left"] == pytest.approx(2 * 80 * 3, rel=0.2), worked
     assert worked["right"] == pytest.approx(2 * 80 * 12, rel=0.15), worked

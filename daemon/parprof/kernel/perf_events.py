@@ -131,11 +131,11 @@ def is_available(name: str) -> OSError | None:
     return None
 
 
-def check_names(requested: Sequence[str]) -> None:
-    """Whether these are events, of any machine, that can be sampled together.
+def parted(requested: Sequence[str]) -> tuple[list[str], tuple[Amount, ...]]:
+    """Those of some events that perf counts, and those that are sampled by amount.
 
     Raises:
-        UsageError: they are not.
+        UsageError: they are no events, of any machine, or cannot be sampled together.
     """
     by_amount = tuple(dict.fromkeys(filter(None, map(amounts.parse, requested))))
     if len({one.name for one in by_amount}) < len(by_amount):
@@ -146,6 +146,7 @@ def check_names(requested: Sequence[str]) -> None:
     clocks = [name for name in perf if name in CLOCKS]
     if len(clocks) > 1:
         raise UsageError(f"only one of {', '.join(clocks)} can be the clock")
+    return perf, by_amount
 
 
 def choose(requested: list[str]) -> EventChoice:
@@ -159,11 +160,8 @@ def choose(requested: list[str]) -> EventChoice:
         PrivilegeError: not allowed to open perf events.
         KernelUnsupported: a further event that this machine cannot count.
     """
-    check_names(requested)
-    by_amount = tuple(dict.fromkeys(filter(None, map(amounts.parse, requested))))
-    perf = [name for name in requested if amounts.parse(name) is None]
-    clocks = [name for name in perf if name in CLOCKS]
-    clock = clocks[0] if clocks else "cycles"
+    perf, by_amount = parted(requested)
+    clock = next((name for name in perf if name in CLOCKS), "cycles")
     notes: list[str] = []
     refusal = is_available(clock)
     if refusal is not None and refusal.errno in (errno.EACCES, errno.EPERM):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from parprof.errors import ParprofError, UsageError
 from parprof.kernel.amounts import parse
-from parprof.kernel.perf_events import check_names
+from parprof.kernel.perf_events import parted
 from parprof.service.config.push import push_problems
 from parprof.service.config.schema import Config, ConfigKey, value_of
 from parprof.service.http.address import (
@@ -131,7 +131,7 @@ def across(config: Config) -> Iterable[tuple[str, str]]:
 def _events(names: Sequence[str]) -> Iterable[tuple[str, str]]:
     """Not whether this machine has them: that is known at the start, with privileges."""
     try:
-        check_names(names)
+        parted(names)
     except UsageError as error:
         yield "sampling.events", str(error)
     for amount in filter(None, map(parse, names)):
