@@ -65,40 +65,58 @@ static __always_inline void begin_place(struct walk *w, struct process_config *c
 	w->place.looks = 0;
 }
 
-/* Where to go on from a place; 0 if nobody knows it. */
-static __always_inline struct behind *behind_place(u64 place, int waits)
+/* Whether anybody knows the place; if so, `place.behind` becomes where to go on from there. */
+static __always_inline int find_behind(struct walk *w, u64 place)
 {
 	struct wait_site *site;
 	struct creation *creation;
 
-	if (waits) {
+	if (w->place.waits) {
 		site = wait_sites.lookup(&place);
-		return site ? &site->behind : 0;
+		if (!site)
+			return 0;
+		w->place.behind = site->behind;
+		return 1;
 	}
 	creation = creations.lookup(&place);
-	return creation ? &creation->behind : 0;
+	if (!creation)
+		return 0;
+	w->place.behind = creation->behind;
+	return 1;
 }
 
-/* The place, and what is behind it as far as that tells more. Not as far as to one that nobody knows, unless that `may_walk`. */
-static __always_inline u64 place_behind(struct walk *w, u64 place, int waits, int may_walk)
+/* The place in `place.known`, and what is behind it as far as that tells more. Not as far as to one that nobody knows, unless
+ * `place.may_walk`. A function by itself, as `walk_frame`. */
+u64 go_behind(u64 given)
 {
-	struct behind *behind;
-	u64 further;
+	struct walk *w = (struct walk *)given;
+	u64 place, further;
 
+	if (!w)
+		return 0;
+	place = w->place.known;
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < LOOKS_BEHIND; i++) {
-		behind = behind_place(place, waits);
-		if (!behind || !behind->tells)
+		if (!find_behind(w, place) || !w->place.behind.tells)
 			break;
-		w->place.sp = w->place.start + behind->offset;
+		w->place.sp = w->place.start + w->place.behind.offset;
 		w->place.reach = reach_of(w, w->place.sp);
 		further = mix(place, further_place(w)) | 1;
-		if (!may_walk && !behind_place(further, waits))
+		if (!w->place.may_walk && !find_behind(w, further))
 			break;
 		place = further;
 		w->place.looks = i + 1;
 	}
 	return place;
+}
+static u64 (*call_go_behind)(struct walk *w) = (void *)SHARED_go_behind;
+
+static __always_inline u64 place_behind(struct walk *w, u64 place, int waits, int may_walk)
+{
+	w->place.known = place;
+	w->place.waits = waits;
+	w->place.may_walk = may_walk;
+	return call_go_behind(w);
 }
 
 /* The stack of the place in `w->creation` was walked: where its next return address lies, beyond the words that it is known

@@ -78,7 +78,9 @@ struct walk {
 	struct {	/* see places.bpf.c */
 		u64 start;	/* of the stack: what was looked at is from there to sp */
 		u32 looks;	/* behind places that are several */
-		u64 sp, reach, hash;
+		u32 waits, may_walk;	/* what go_behind is to know of the place `known` */
+		u64 known, sp, reach, hash;
+		struct behind behind;
 		u64 code_start[MAX_CODE_SPANS], code_end[MAX_CODE_SPANS];
 	} place;
 	struct {	/* see compare_frames */

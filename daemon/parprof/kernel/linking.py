@@ -20,6 +20,7 @@ SHARED_FUNCTIONS: dict[str, str] = {
     "python_frame": "walks",
     "own_gil": "interpreters",
     "mix_window": "walks",
+    "go_behind": "walks",
     "compare_frames": "walks",
     "send_function": "walks",
     "maple_child": "maple_scratch",
