@@ -15,13 +15,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from parprof import manuals
 from parprof.__main__ import main
 from parprof.commands import COMMANDS
 from parprof.commands.measuring import add_measuring_options, present
 from parprof.commands.spawn import Child
 from parprof.errors import CommandError
 from parprof.exporters import pprof
+from parprof.manuals import __main__ as manuals
 from parprof.service.config.schema import KEYS
 from profiles import heat
 
@@ -207,6 +207,9 @@ def test_fish_completes() -> None:
     for entry in COMMANDS:
         (line,) = (line for line in lines if f"__fish_use_subcommand -a {entry.name} " in line)
         assert line.endswith(f" -d '{entry.summary}'")
+    for command, what in (("attach", "pids"), ("record", "subcommand")):
+        start = f"complete -c parprof -n '__fish_seen_subcommand_from {command}' "
+        assert any(line.startswith(start) and f"__fish_complete_{what}" in line for line in lines)
     daemon = written["fish/vendor_completions.d/parprofd.fish"].splitlines()
     (mode,) = (line for line in daemon if " -l select-mode " in line)
     assert " -x -a 'all listed' -d " in mode
@@ -239,3 +242,9 @@ def test_bash_completes(tmp_path: Path) -> None:
     assert "--frequency" in completed("parprof", "record", "--f")
     assert completed("parprof", "report", "--view", "t") == ["threads"]
     assert "merge" in completed("parprof", "help", "m")
+    assert completed("parprof", "attach", str(os.getpid())) == [str(os.getpid())]
+    assert "bash" in completed("parprof", "record", "bas")
+    (tmp_path / "one.pb.gz").touch()
+    assert completed("parprof", "report", f"{tmp_path}/o") == [f"{tmp_path}/one.pb.gz"]
+    assert completed("parprof", "attach", "-o", f"{tmp_path}/o") == [f"{tmp_path}/one.pb.gz"]
+    assert completed("parprof", "attach", "-d", "") == completed("parprof", "top", "") == []
