@@ -22,12 +22,18 @@ from parprof.untrusted import visible
 class Arrivals:
     """Makes the targets of a session, and puts each into its scope. What becomes of them then is `Lives`' to say."""
 
-    def __init__(self, watched: Watched, lives: Lives[Target], one_job: bool) -> None:
-        """``one_job``: all processes are one scope; else each is its own, with the children that it forks."""
+    def __init__(
+        self, watched: Watched, lives: Lives[Target], one_job: bool, on_first: Callable[[], None] = lambda: None
+    ) -> None:
+        """``one_job``: all processes are one scope; else each is its own, with the children that it forks.
+
+        ``on_first``: called when all is prepared for the first one, immediately before it is counted.
+        """
         self._watched = watched
         self._kernel = watched.kernel
         self._lives = lives
         self._one_job = one_job
+        self._on_first = on_first
         self._next_image = 1
         self._passed = Passed()
         self.scopes: dict[int, Scope] = {}
@@ -56,6 +62,7 @@ class Arrivals:
         target = self._meet(pid, self._scope_for(self._next_image), follow, stop)
         with self._or_forget(target):
             if stop:
+                self._note_first()
                 self._kernel.watch(
                     pid, target.image, target.config(), from_exec=True, scope=target.scope.number
                 )
@@ -71,6 +78,7 @@ class Arrivals:
     def _begin(self, target: Target, children: Sequence[Target], wait: bool) -> None:
         """Count prepared processes from one moment on; children that are gone by now are left out."""
         together = (target, *children)
+        self._note_first()
         # where somebody runs, the job's time begins with the first thread that is seen to work
         begun_ns = 0 if any(is_running(one.pid) for one in together) else time.monotonic_ns()
         with self._or_forget(*together):
@@ -80,6 +88,10 @@ class Arrivals:
             with suppress(TargetError), self._or_forget(child):
                 child.begin(begun_ns, wait)
                 self._join(child)
+
+    def _note_first(self) -> None:
+        if not self.scopes:
+            self._on_first()
 
     def _prepared(
         self, children: Collection[int], parent: Target, patient: Callable[[int], bool] | None, wait: bool

@@ -97,7 +97,7 @@ class Session:
         self._lives = Lives[Target](
             kernel, self._poller, _SETTLED_SECONDS, Stops(kernel.plain_programs).judge
         )
-        self._arrivals = Arrivals(self.watched, self._lives, one_job)
+        self._arrivals = Arrivals(self.watched, self._lives, one_job, self._start)
         self.scopes = self._arrivals.scopes
         """By number."""
         self.targets = self._lives.by_image
@@ -116,11 +116,11 @@ class Session:
         self.cost = CostMeter(kernel)
         self.regions = RegionRate(kernel)
         self.started_ns = time.monotonic_ns()
+        """When the first process was counted, after all that was prepared for that; CLOCK_MONOTONIC."""
         self.ended_ns = self.started_ns
         self.started_s = time.time()
+        """The same, CLOCK_REALTIME."""
         self._core_rounds = Rounds(self.pace.cores)
-        if self._intervals is not None:
-            kernel.slice_time(self.started_ns, self._intervals.length_ns)
         self._last_drain = time.monotonic()
         self._last_rates = self._last_check = self._last_drain
         self._maps_due_s = math.inf
@@ -128,6 +128,11 @@ class Session:
         self._over_s = math.inf
         self._poller.register(kernel.control_fd, select.EPOLLIN)
         self._poller.register(kernel.breaker.fd, select.EPOLLIN)
+
+    def _start(self) -> None:
+        self.started_ns, self.started_s = time.monotonic_ns(), time.time()
+        if self._intervals is not None:
+            self.kernel.slice_time(self.started_ns, self._intervals.length_ns)
 
     def watch(
         self,
