@@ -23,7 +23,11 @@ class Arrivals:
     """Makes the targets of a session, and puts each into its scope. What becomes of them then is `Lives`' to say."""
 
     def __init__(
-        self, watched: Watched, lives: Lives[Target], one_job: bool, on_first: Callable[[], None] = lambda: None
+        self,
+        watched: Watched,
+        lives: Lives[Target],
+        one_job: bool,
+        on_first: Callable[[], None] = lambda: None,
     ) -> None:
         """``one_job``: all processes are one scope; else each is its own, with the children that it forks.
 
