@@ -75,10 +75,10 @@ def test_calls_in_no_row_are_no_lost_samples() -> None:
     """Thousands of them in a build, of which each sample counts."""
     profile = heat()
     profile.lost = {"activations": 19_756}
-    assert "lost: nothing; 19,756 calls that samples told apart are in no row" in text(profile)
+    assert "lost: nothing; of the calls that samples told apart 19,756 are in no row" in text(profile)
     assert not any("lost" in line for line in first_lines(profile))
     profile.lost["stack_ring"] = 3
-    assert "lost: 3 stack_ring (beside 4,510 samples counted); 19,756 calls" in text(profile)
+    assert "lost: 3 stack_ring (beside 4,510 samples counted); of the calls" in text(profile)
     assert any("3 lost" in line for line in first_lines(profile))
 
 

@@ -31,6 +31,7 @@ from parprof.process.cgroups import cgroup_members
 from parprof.process.identity import descendants, inspect
 from parprof.service.control import may_have_daemon
 from parprof.untrusted import printable
+from parprof.wording import many
 
 if TYPE_CHECKING:
     from parprof.model import Profile
@@ -236,7 +237,10 @@ class _Patience:
         waited_s = time.monotonic() - self._begun_s
         if not self._said and waited_s > _SAY_SO_SECONDS:
             self._said = True
-            print(f"parprof: reading {files} files for the first time, to know their stacks", file=sys.stderr)
+            print(
+                f"parprof: reading {many(files, 'file')} for the first time, to know their stacks",
+                file=sys.stderr,
+            )
         return waited_s < _PATIENCE_SECONDS and not self._interrupt.signal
 
 

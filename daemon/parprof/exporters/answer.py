@@ -15,6 +15,7 @@ from parprof.files.dso import ANONYMOUS
 from parprof.metrics import OUTSIDE, Metrics
 from parprof.model import Profile
 from parprof.untrusted import printable
+from parprof.wording import many
 
 _MAX_NAME = 60
 _LONG_PATH = 4
@@ -87,12 +88,12 @@ def nothing_to_act_on(profile: Profile, total: Metrics) -> str:
     if total.samples < LEAST_SAMPLES:
         if asleep_for_requests_ns(profile.samples):
             return (
-                f"it did next to nothing ({total.samples} samples): threads wait for requests, events or keys, and "
-                "there were hardly any; --sort wait tells where the others sleep"
+                f"it did next to nothing ({many(total.samples, 'sample')}): threads wait for requests, events or "
+                "keys, and there were hardly any; --sort wait tells where the others sleep"
             )
         return (
-            f"{lost} % of the cores' time is lost as far as {total.samples} samples tell, too few to say where:"
-            " measure for longer, or with a higher -F"
+            f"{lost} % of the cores' time is lost as far as {many(total.samples, 'sample')} can tell, too few to "
+            "say where: measure for longer, or with a higher -F"
         )
     share = nameless_share(profile.samples, profile.process.program)
     if share >= MOSTLY_NAMELESS:

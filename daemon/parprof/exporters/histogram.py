@@ -5,6 +5,7 @@ from __future__ import annotations
 from parprof.causes.ranking import Cause
 from parprof.exporters.answer import rounded
 from parprof.model import Accounting
+from parprof.wording import many
 
 _COLUMN, _GAP, _HEIGHT, _TOP, _BOTTOM = 34, 6, 56, 14, 16
 MAX_LEVELS = 65
@@ -26,7 +27,7 @@ def concurrency(account: Accounting | None, cores: int) -> str:
     height = _TOP + _HEIGHT + _BOTTOM
     return (
         '<figure class="levels"><figcaption>threads at work, by share of the time'
-        f' ({cores} core{"" if cores == 1 else "s"})</figcaption><div class="scroll">'
+        f' ({many(cores, "core")})</figcaption><div class="scroll">'
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
         f'aria-label="{_said(levels, whole)}">{bars}</svg></div></figure>'
     )

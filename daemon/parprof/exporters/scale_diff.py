@@ -18,6 +18,7 @@ from parprof.scale.calls import CallSite
 from parprof.scale.model import Prediction, Scale, ScaleSite, context_of
 from parprof.untrusted import printable
 from parprof.values import dataclass
+from parprof.wording import many
 
 _T = TypeVar("_T", ScaleSite, CallSite)
 _MAX_ROWS = 200
@@ -161,7 +162,7 @@ def _cores(found: ScaleChange) -> str:
 
 
 def _of(found: ScaleChange, threads: int) -> str:
-    return "executed serially" if found.a.is_serial else f"{threads} thread{'' if threads == 1 else 's'}"
+    return "executed serially" if found.a.is_serial else many(threads, "thread")
 
 
 def _signed(seconds: float) -> str:

@@ -11,6 +11,7 @@ from parprof.scale.calls import CallSite
 from parprof.scale.model import Prediction, Scale, ScaleSite, context_of
 from parprof.scale.record import Measure
 from parprof.untrusted import printable
+from parprof.wording import many
 
 NOT_MODELLED = "at best: memory bandwidth, caches, NUMA and input/output are not modelled"
 _MIN_SHARE = 0.001
@@ -56,7 +57,7 @@ def how(scale: Scale) -> str:
 
 
 def _threads(one: Prediction) -> str:
-    return f"{one.threads} thread{'' if one.threads == 1 else 's'}"
+    return many(one.threads, "thread")
 
 
 def _core_lines(scale: Scale) -> Iterator[str]:

@@ -28,6 +28,7 @@ from parprof.metrics import METRICS, WAIT, Metrics, Shown
 from parprof.model import Accounting, ProcessInfo, Profile
 from parprof.untrusted import printable
 from parprof.values import dataclass
+from parprof.wording import many
 
 _PROCESSES_TOLD = 5
 _UNSAMPLED_TOLD = 0.02
@@ -67,7 +68,7 @@ def facts(profile: Profile, tree: CallingContextTree, causes: Sequence[Cause] | 
         ),
         Fact(
             "sampled",
-            f"{profile.duration_s:.2f} s, {total.samples:,} samples at {profile.frequency_hz} Hz"
+            f"{profile.duration_s:.2f} s, {many(total.samples, 'sample')} at {profile.frequency_hz} Hz"
             f" of {profile.event}",
         ),
     ]
@@ -239,7 +240,7 @@ def _how_well(profile: Profile, total: Metrics, screen: Screen) -> str:
     process = profile.process
     effort = Effort.of(total)
     useful, overhead, idleness = effort.percentages()
-    cores = f"{process.cores} core" + ("s" if process.cores != 1 else "")
+    cores = many(process.cores, "core")
     text = f": {cores}, {rounded(useful)} % of their time useful, {rounded(idleness)} % idle"
     if overhead >= 0.1:
         text += f", {rounded(overhead)} % overhead"
@@ -279,7 +280,7 @@ def _rest(profile: Profile, causes: Sequence[Cause]) -> str:
     if lost:
         parts.append(f"{lost:,} lost")
     if profile.notes:
-        parts.append(f"{len(profile.notes)} note{'s' if len(profile.notes) != 1 else ''}")
+        parts.append(many(len(profile.notes), "note"))
     return f"{'; '.join(parts)} (-v tells more)" if parts else ""
 
 
@@ -339,8 +340,8 @@ def _lost(profile: Profile, samples: int) -> str:
     lost = {reason: count for reason, count in profile.lost.items() if count}
     calls = lost.pop(_ACTIVATIONS, 0)
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(lost.items()))
-    told = f"{reasons} (beside {samples:,} samples counted)" if lost else "nothing"
-    return told + (f"; {calls:,} calls that samples told apart are in no row" if calls else "")
+    told = f"{reasons} (beside {many(samples, 'sample')} counted)" if lost else "nothing"
+    return told + (f"; of the calls that samples told apart {calls:,} are in no row" if calls else "")
 
 
 def _why_none(profile: Profile) -> str:

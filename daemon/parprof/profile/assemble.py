@@ -22,6 +22,7 @@ from parprof.profile.intervals import by_interval
 from parprof.profile.jit import jit_notes
 from parprof.profile.programs import ByProgram, by_program
 from parprof.profile.rows import RowMaker
+from parprof.wording import many
 
 _MEMORY = "memory"
 """The n_w source (`parprof.session.sources.Source`) that is right in short phases, too."""
@@ -79,17 +80,19 @@ def measurement_notes(measured: Measurement, rows: RowMaker) -> list[str]:
         )
     if looks := counted.get("looks"):
         out.append(
-            f"where threads wait was then looked up {looks:,} times, from outside: what is told of stall since then"
-            " is shared out by that, and how long threads waited is estimated"
+            f"where threads wait was then looked up {many(looks, 'time')}, from outside: what is told of stall "
+            "since then is shared out by that, and how long threads waited is estimated"
         )
     if rows.unknown:
-        out.append(f"{rows.unknown} samples are of work whose creation was not seen: below [unknown context]")
+        out.append(
+            f"{many(rows.unknown, 'sample')} of work whose creation was not seen: below [unknown context]"
+        )
     if rows.incomplete_though_whole:  # the others have been told of as cut short
         share = 100 * rows.incomplete_though_whole / max(rows.samples, 1)
         out.append(f"{share:.1f} % of the logical call paths do not reach the entry of the program")
     if rows.joined:
         out.append(
-            f"{rows.joined} samples of workers were shared among the call paths that create such work, "
+            f"{many(rows.joined, 'sample')} of workers: shared among the call paths that create such work, "
             "in proportion to the samples there"
         )
     if counted["disagreed"] > counted["checked"] * 0.05:
@@ -99,19 +102,20 @@ def measurement_notes(measured: Measurement, rows: RowMaker) -> list[str]:
         )
     if counted["python_too_deep"]:
         out.append(
-            f"{counted['python_too_deep']} stacks have more than 256 Python frames: the outermost are missing"
+            f"{many(counted['python_too_deep'], 'stack')} of more than 256 Python frames: the outermost are missing"
         )
     if measured.tables_refused:
         out.append(
-            f"no room for {measured.tables_refused} unwind tables: frame pointers were followed in those files"
+            f"no room for {many(measured.tables_refused, 'unwind table')}: frame pointers were followed in those files"
         )
     if rows.unsure:
         out.append(
-            f"n_w was partly guessed in {rows.unsure} samples: attached in mid-region, or an edge not probed yet"
+            f"n_w was partly guessed in {many(rows.unsure, 'sample')}: attached in mid-region, or an edge "
+            "not probed yet"
         )
     if rows.fine:
         out.append(
-            f"{rows.fine} working samples lie between barriers that come more often than every 200 us: their "
+            f"{many(rows.fine, 'working sample')} between barriers that come more often than every 200 us: "
             "idleness is the mean of such phases, from how many samples worked and how many spun"
         )
     by_memory = all(image.n_w_source == _MEMORY for image in measured.images.values() if image.agents)
@@ -135,7 +139,7 @@ def _amount_notes(counted: Mapping[str, int]) -> list[str]:
             left = counted.get("left_out_allocations" if name == MALLOC else "left_out_transfers")
             # threads that end otherwise than by exit() have not told the last of what they allocated
             exactly = "at least" if left else "counted" if name == MALLOC else "exactly"
-            out.append(f"{name}: {exactly} {total:,} bytes in {times:,} calls{missing}")
+            out.append(f"{name}: {exactly} {total:,} bytes in {many(times, 'call')}{missing}")
         elif statistic(name, "total") in counted:
             out.append(f"{name}: none were seen: {_WHY_NO_BYTES[name == MALLOC]}")
     return out
