@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from parprof.commands.attach import _what_differs
 from parprof.metrics import ACTIVATIONS
-from parprof.service.losses import LOST_MEANWHILE, Losses, lost_between
+from parprof.service.losses import EXPECTED, LOST_MEANWHILE, Losses, lost_between
 from profiles import heat
 
 
@@ -52,3 +55,9 @@ def test_attach_says_what_is_not_known_of_losses(extra: dict[str, str], said: st
     assert "counts calls" not in _what_differs(profile, 499)
     profile.samples.clear()
     assert "counts calls" not in _what_differs(profile, 499), "there was nothing to be told apart"
+
+
+def test_the_alert_leaves_out_what_is_expected() -> None:
+    rules = (Path(__file__).resolve().parents[2] / "grafana/rules/recording.yaml").read_text()
+    left_out = re.findall(r'parprofd_lost_total\{reason!~"([^"]+)"', rules)
+    assert left_out and all(set(one.split("|")) == EXPECTED for one in left_out)

@@ -52,7 +52,7 @@ def test_threads_by_state_are_means_of_the_interval() -> None:
     process = SimpleNamespace(comm="x", command="x", exe="/x")
     target: Any = SimpleNamespace(
         pid=os.getpid(), process=process, plan=SimpleNamespace(runtime="none"), n_w_source="scheduler",
-        n_working=0, image=1, notes=list, threads_created=1,
+        n_working=0, by_ticks=False, image=1, notes=list, threads_created=1,
     )  # fmt: skip
     session: Any = SimpleNamespace(kernel=SimpleNamespace(frequency_hz=99))
     watching = Watching(session)
@@ -67,4 +67,33 @@ def test_threads_by_state_are_means_of_the_interval() -> None:
     assert (threads["working"], threads["spinning"]) == (3, 1)
     watched.account.close_interval(0.0, 10.0, Metrics(), 0.0)
     target.n_working = 4
-    assert watching._snapshot(watched, 4, 5).threads["working"] == 0
+    now = watching._snapshot(watched, 4, 5)
+    assert (now.threads["working"], now.n_working) == (0, 4)
+    target.by_ticks = True
+    assert watching._snapshot(watched, 4, 5).n_working == 0, "that is of when switches were followed"
+
+
+def test_what_a_function_calls_outside_the_program_counts_as_its_own() -> None:
+    """GIVEN a program that burns its time in the kernel by way of a library THEN its own function is told."""
+    account = ProcessAccount(0.0)
+    main, burn = Frame("main", "a.c", 3, module="a"), Frame("burn", "a.c", 9, module="a")
+    loop = Frame("loop at a.c:9", "a.c", 9, module="a", is_loop=True)
+    library = Frame("cblas_dgemm", module="libopenblas.so.0")
+    clock = Frame("clock_gettime", module="libc.so.6")
+    kernel = Frame("__x64_sys_clock_gettime", module="[kernel]")
+    for path in (
+        (main, burn, loop, clock, kernel),
+        (main, burn),
+        (library, clock, kernel),
+        (clock, kernel),
+        (kernel,),
+        (Frame("[unknown]"),),
+    ):
+        account.add([PathSample(path, Metrics(samples=1, work_ns=1e7))])
+    assert {(used.name, used.metrics.samples) for used in account.functions(9)} == {
+        ("burn", 2),
+        ("cblas_dgemm", 1),
+        ("clock_gettime", 1),
+        ("__x64_sys_clock_gettime", 1),
+        ("[unknown]", 1),
+    }

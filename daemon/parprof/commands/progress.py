@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from parprof.kernel.records import ProcessState
 from parprof.session.session import Session
 from parprof.session.target import Target
 
@@ -49,7 +50,7 @@ class Progress:
         state = session.kernel.process_state(main.pid)
         counted = session.kernel.statistics()["samples"]
         lost = sum(session.kernel.lost().values())
-        working = f"n_w {max(state.n_working, 0)} of {main.cores}" if state else "ended"
+        working = _working(state, main.cores) if state else "ended"
         self._update(now - self._started, counted, working, lost)
 
     def show_daemon(self, progress: pb.Progress) -> None:
@@ -74,3 +75,8 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
+
+
+def _working(state: ProcessState, cores: int) -> str:
+    """How many threads work now, as far as that is known."""
+    return f"n = {cores}" if state.ticks else f"n_w {max(state.n_working, 0)} of {cores}"

@@ -29,6 +29,7 @@ from parprof.service.control import control_pb2 as pb
 from parprof.service.control.amounts import amount
 from parprof.service.control.client import Client, ControlError
 from parprof.service.control.intervals import Use, sorts, uses
+from parprof.service.losses import unexpected
 from parprof.untrusted import printable
 
 DEFAULT_INTERVAL_SECONDS = 2.0
@@ -287,7 +288,7 @@ def _room(metrics: int, width: int) -> int:
 
 def _header(feed: Feed, found: list[Use], shown: int, problem: str) -> list[str]:
     status = feed.status
-    lost = sum(one.value for one in status.lost)
+    lost = unexpected({one.labels[0]: one.value for one in status.lost})
     first = (
         f"parprofd {status.version}, {len(found)} processes: {sum(use[WORK] for use in found):.1f} cores work,"
         f" {sum(use[UNUSED] for use in found):.1f} stand idle"

@@ -99,6 +99,7 @@ class ProcessState(NamedTuple):
 
     image: int
     n_working: int
+    """Now; with `ticks` as it was when switches were last followed."""
     n_unknown: int
     members: int
     members_max: int

@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from parprof.attribution.effort import Effort
+from parprof.causes.ownership import Owner, Ownership
 from parprof.metrics import ACTIVATIONS, Metrics, add_to
-from parprof.model import Count, PathSample, SampleKey, ThreadState
+from parprof.model import Count, Frame, PathSample, SampleKey, ThreadState
 from parprof.service.model import FunctionUse, Recent
 
 _FUNCTIONS_KEPT = 256
 _HISTORY = 120
 _CALLS = {ACTIVATIONS}
 _Name = tuple[str, str]
+_NOBODYS = len(Owner) + 1
 
 
 def cost_of(metrics: Metrics) -> float:
     """By what functions are ranked: effort and spin, nanoseconds."""
     return metrics.effort_ns + metrics.spin_ns
+
+
+def charged_function(path: Sequence[Frame], ownership: Ownership) -> Frame | None:
+    """The function that what was sampled on a call path is charged to: the innermost one of the program's own code.
+
+    So what that calls in libraries and in the kernel counts as its own: it alone can be changed. Where nothing on the
+    path is the program's, it is the innermost of a library's, else of the system's, and last of the kernel's. None:
+    there is no function on the path.
+    """
+    found, best = None, _NOBODYS
+    for frame in reversed(path):
+        if frame.is_loop:
+            continue
+        owner = ownership.of(frame)
+        if owner is Owner.PROGRAM:
+            return frame
+        nearness = owner + (frame.name.startswith("[") or frame.module.startswith("["))
+        if nearness < best:
+            found, best = frame, nearness
+    return found
 
 
 class Account:
@@ -38,13 +60,14 @@ class Account:
     def add(self, rows: Iterable[PathSample]) -> Metrics:
         """Charge the rows of one interval; returns their sum."""
         interval = Metrics()
+        ownership = Ownership()
         for row in rows:
             if row.metrics.values.keys() == _CALLS:  # of what somebody attaches to: for his profile alone
                 continue
             interval.add(row.metrics)
-            leaf = next((frame for frame in reversed(row.path) if not frame.is_loop), None)
-            if leaf is not None:
-                add_to(self._functions, (leaf.name, leaf.module), row.metrics)
+            function = charged_function(row.path, ownership)
+            if function is not None:
+                add_to(self._functions, (function.name, function.module), row.metrics)
                 self._ranked = None
         self.totals.add(interval)
         self._bound_functions()

@@ -33,7 +33,7 @@ from parprof.service.config.options import DaemonOptions
 from parprof.service.folding import fold_cold
 from parprof.service.governor import Governor
 from parprof.service.groups import Groups
-from parprof.service.losses import CANDIDATES, UNDECIDED, Losses
+from parprof.service.losses import CANDIDATES, UNDECIDED, Losses, unexpected
 from parprof.service.model import GroupKey, Labels, ProfileEntry, PushQueue, Snapshot
 from parprof.service.open_intervals import Kept, OpenIntervals
 from parprof.service.own_limits import QuotaAlarm
@@ -468,5 +468,5 @@ class DaemonLoop:
             protection=self._board.snapshot.protection,
         )
         cost_s = self._cost_ns / 1e9
-        self._past.add(point_of(made.time_s, made.total(), made.idle_s, cost_s, sum(lost.values())))
+        self._past.add(point_of(made.time_s, made.total(), made.idle_s, cost_s, unexpected(lost)))
         return replace(made, past=self._past.points())

@@ -12,6 +12,8 @@ UNDECIDED, SETTLING, CANDIDATES = "undecided", "settling", "candidates_full"
 LOST_MEANWHILE = "lost_meanwhile"
 """In `Profile.extra` of who attaches: what the daemon lost in that time, of all processes that it watches; empty:
 nothing. What is lost is counted by CPU, not by process: of one process it is known exactly where it is nothing."""
+EXPECTED = frozenset({UNDECIDED, SETTLING, "path_incomplete", "activations"})
+"""Reasons that tell of how things are where all is well: what the alert on lost samples leaves out, too."""
 _OF_OTHERS = (UNDECIDED, SETTLING, CANDIDATES)
 """Losses of processes that are not watched."""
 _BY_ERRNO = {
@@ -69,6 +71,15 @@ class Losses:
     def of_watched(self) -> dict[str, int]:
         """Those of `counts` that can be of a process that is watched."""
         return {reason: count for reason, count in self.counts().items() if reason not in _OF_OTHERS}
+
+
+def unexpected(lost: Mapping[str, int]) -> int:
+    """How much of what was lost, by reason, is worth to be looked into.
+
+    >>> unexpected({"settling": 800, "stack_ring": 3})
+    3
+    """
+    return sum(count for reason, count in lost.items() if reason not in EXPECTED)
 
 
 def lost_between(before: Mapping[str, int], after: Mapping[str, int]) -> str:

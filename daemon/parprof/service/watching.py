@@ -410,7 +410,7 @@ class Watching:
             cores=cores,
             started_s=account.started_s,
             threads={"working": working, "spinning": spinning, "blocked": threads - working - spinning},
-            n_working=target.n_working,
+            n_working=working if target.by_ticks else target.n_working,
             totals=account.totals.copy(),
             functions=account.functions(functions),
             cost_ratio=account.cost_ratio,

@@ -143,6 +143,8 @@ class Target:
             spin_rules=watched.spin_rules,
         )
         self.probe_hits = self.n_working = 0
+        self.by_ticks = False
+        """Nobody keeps `n_working` up to date: see `ProcessState.ticks`."""
         """Both as they were at the last `observe`."""
         self.spent_ns: tuple[int, ...] = (0,) * len(Cost)
         """What it paid for being profiled so far, by `Cost`; as of the last `observe`."""
@@ -557,7 +559,7 @@ class Target:
         self.members_max = max(self.members_max, state.members_max)
         self.probe_hits = state.probe_hits
         self.threads_created = state.threads_created
-        self.n_working = state.n_working
+        self.n_working, self.by_ticks = state.n_working, state.ticks
         self.spent_ns, self.ready_ns = state.spent_ns, state.ready_ns
         return True
 

@@ -24,7 +24,7 @@ from parprof.service.control.access import Peer, may_profile
 from parprof.service.control.frames import MAX_REQUEST, FrameError, is_readable, receive, send
 from parprof.service.control.leases import Leases, TooMany
 from parprof.service.kernel_stacks import for_users
-from parprof.service.losses import LOST_MEANWHILE, lost_between
+from parprof.service.losses import LOST_MEANWHILE, lost_between, unexpected
 from parprof.service.model import ProcessSnapshot, Service
 from parprof.service.serving import Seat
 from parprof.untrusted import visible
@@ -233,7 +233,7 @@ class ControlConversation:
             samples=max(samples, 0),
             n_working=max(now.n_working, 0) if now else 0,
             cores=max(now.cores, 0) if now else 0,
-            lost=sum(self._service.snapshot().lost.values()),
+            lost=unexpected(self._service.snapshot().lost),
         )
         self._send(pb.Response(progress=progress))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from parprof.exporters.webpage import percentage, text
+from parprof.service.losses import EXPECTED, unexpected
 
 STYLE = """
   .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: .6rem; margin: .6rem 0; }
@@ -37,10 +38,18 @@ def cost(ratio: float, budget: float, of: str, picture: str = "") -> str:
 
 
 def losses(lost: Mapping[str, int], name: str, more: str = "", picture: str = "") -> str:
-    """What the daemon has lost, by reason; ``more`` is told after these."""
+    """What the daemon has lost, by reason, and beside that what was to be expected; ``more`` is told after these."""
+    told = (
+        _by_reason({reason: count for reason, count in lost.items() if reason not in EXPECTED}) or "nothing"
+    )
+    if expected := _by_reason({reason: count for reason, count in lost.items() if reason in EXPECTED}):
+        told += f"; to be expected: {expected}"
+    return card(name, f"{unexpected(lost):,}", told + more, picture)
+
+
+def _by_reason(lost: Mapping[str, int]) -> str:
     counts = sorted(((count, reason) for reason, count in lost.items() if count), reverse=True)
-    reasons = ", ".join(f"{reason} {count:,}" for count, reason in counts[:_MAX_REASONS])
-    return card(name, f"{sum(count for count, _ in counts):,}", (reasons or "nothing") + more, picture)
+    return ", ".join(f"{reason} {count:,}" for count, reason in counts[:_MAX_REASONS])
 
 
 def _meter(ratio: float, most: float) -> str:
