@@ -21,7 +21,7 @@ from parprof.exporters.webpage import WebPage, duration, percentage
 from parprof.metrics import UNUSED, Metrics
 from parprof.service.http import status_page
 from parprof.service.http.sparkline import MAX_POINTS, WIDTH, sparkline
-from parprof.service.model import Labels, Recent
+from parprof.service.model import FunctionUse, Labels, Recent
 from stand_in_service import Program, StandInService
 
 BAD = "</title></style><script>alert(1)</script><img src=x onerror=alert(1)>\"'&\x1b\ufffe\udce9"
@@ -197,6 +197,7 @@ def test_the_function_to_blame_is_named() -> None:
     for none in (
         replace(heat, functions=(), totals=replace_idleness(heat.totals)),
         replace(heat, is_parallel=False),
+        replace(heat, functions=(FunctionUse("solve", "/bin/heat", Metrics(9, 1e9, heat.totals.idleness_ns)),)),
     ):
         page = status_page.status_page(replace(service.snapshot(), processes=(none,)), (), {}).html()
         assert "blame:" not in page

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 LEAST_SHARE = 0.1
 """A function with less than this share of the idleness is not to blame by itself."""
+LEAST_SAMPLES = 10
+"""Of fewer nothing is said: they may be anything."""
 
 FunctionName = TypeVar("FunctionName", bound=Hashable)
 

@@ -11,7 +11,7 @@ from parprof import __version__
 from parprof.attribution import Effort
 from parprof.exporters.webpage import WebPage, asset, definitions, duration, percentage, text
 from parprof.metrics import METRICS, NANOSECONDS, UNUSED, Metric, Metrics, Shown
-from parprof.service.blame import worst
+from parprof.service.blame import LEAST_SAMPLES, worst
 from parprof.service.http import charts
 from parprof.service.http.cards import STYLE, card, cards, cost, losses
 from parprof.service.http.charts import chart
@@ -186,7 +186,8 @@ def _blame(process: ProcessSnapshot) -> str:
     if not process.is_parallel:
         return ""
     functions = dict(enumerate(process.functions))
-    lost_ns = {number: function.metrics.idleness_ns for number, function in functions.items()}
+    seen = ((number, one.metrics) for number, one in functions.items() if one.metrics.samples >= LEAST_SAMPLES)
+    lost_ns = {number: metrics.idleness_ns for number, metrics in seen}
     found = worst(lost_ns, process.totals.idleness_ns)
     if found is None:
         return ""
