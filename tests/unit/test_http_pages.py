@@ -197,7 +197,9 @@ def test_the_function_to_blame_is_named() -> None:
     for none in (
         replace(heat, functions=(), totals=replace_idleness(heat.totals)),
         replace(heat, is_parallel=False),
-        replace(heat, functions=(FunctionUse("solve", "/bin/heat", Metrics(9, 1e9, heat.totals.idleness_ns)),)),
+        replace(
+            heat, functions=(FunctionUse("solve", "/bin/heat", Metrics(9, 1e9, heat.totals.idleness_ns)),)
+        ),
     ):
         page = status_page.status_page(replace(service.snapshot(), processes=(none,)), (), {}).html()
         assert "blame:" not in page

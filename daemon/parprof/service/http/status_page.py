@@ -186,7 +186,9 @@ def _blame(process: ProcessSnapshot) -> str:
     if not process.is_parallel:
         return ""
     functions = dict(enumerate(process.functions))
-    seen = ((number, one.metrics) for number, one in functions.items() if one.metrics.samples >= LEAST_SAMPLES)
+    seen = (
+        (number, one.metrics) for number, one in functions.items() if one.metrics.samples >= LEAST_SAMPLES
+    )
     lost_ns = {number: metrics.idleness_ns for number, metrics in seen}
     found = worst(lost_ns, process.totals.idleness_ns)
     if found is None:
