@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import zip_longest
-from typing import TypeVar
 
 from parprof.facts.drain import Drain
 from parprof.facts.intervals import Intervals, without_zeroes
@@ -20,7 +19,6 @@ from parprof.facts.measurement import Measurement
 from parprof.kernel.counts import ByTime
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import TraceRecord
-from parprof.languages import Instance
 from parprof.model import Facts, SampleKey
 from parprof.probes.facts_book import BOOK
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
@@ -29,7 +27,7 @@ from parprof.session.arrivals import Arrivals
 from parprof.session.asleep import Meanwhile, placed_at_end
 from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter
-from parprof.session.early_mappings import EarlyMappings
+from parprof.session.finds import Finds
 from parprof.session.gathered import Gathered
 from parprof.session.happenings import Happenings
 from parprof.session.lifecycle import End, Lives, State
@@ -107,9 +105,9 @@ class Session:
         self._asleep: dict[int, Meanwhile] = {}
         """By image: where threads sleep of those whose waits are looked for."""
         self._looks = Looks(self.builder.at_hand, kernel.stacks) if by_interval else None
-        self._early = EarlyMappings()
+        self._finds = Finds(kernel, self.targets, self._arrivals.remember)
         self._happenings = Happenings(
-            kernel, self._lives, self._arrivals, self._early, on_seen, wants_glimpses=self.pace.glimpses
+            kernel, self._lives, self._arrivals, self._finds.early, on_seen, wants_glimpses=self.pace.glimpses
         )
         self.trace: list[TraceRecord] = []
         self._spins = SpinFinder(kernel.stacks)
@@ -271,7 +269,7 @@ class Session:
         readable = self._wait(self._rest_s() if seconds is None else seconds)
         self._happenings.act()
         self.kernel.poll()
-        self._note_mappings()
+        self._finds.note_mappings()
         now = time.monotonic()
         self._look_again(now)
         self.watched.placer.pump()  # stacks are cut short until then: what takes long comes after
@@ -327,7 +325,7 @@ class Session:
 
     def _take_in(self) -> None:
         """Take over what the programs found out of stacks: functions that may be gone soon, traces."""
-        self._resolve_functions()
+        self._finds.resolve_functions()
         self.trace.extend(self.kernel.trace_records())
 
     def _look_again(self, now: float) -> None:
@@ -430,8 +428,8 @@ class Session:
     def drain(self) -> None:
         """Take all samples from the kernel now."""
         self._add(self.kernel.drain_by_time())
-        self._note_mappings()
-        self._resolve_functions()
+        self._finds.note_mappings()
+        self._finds.resolve_functions()
         self._last_drain = time.monotonic()
         living = self._lives.living()
         with self._states_of(living):
@@ -441,34 +439,6 @@ class Session:
     def _states_of(self, targets: Sequence[Target]) -> AbstractContextManager[None]:
         """Within this, the kernel's states of all processes are read at once if these are many."""
         return self.kernel.one_look() if len(targets) >= _MANY else nullcontext()
-
-    def _note_mappings(self) -> None:
-        """Add what the kernel found mapped to load maps that lack it."""
-        found = [*self._early.take(), *self.kernel.found_mappings()]
-        for image, mappings in _by_image((mapping.image, mapping) for mapping in found).items():
-            target = self.targets.get(image) or self._arrivals.remember(image)
-            if target is not None:
-                target.mapped.note(mappings)
-            else:
-                self._early.keep(mappings)
-
-    def _resolve_functions(self) -> None:
-        """Look up the functions of interpreted languages in new stacks."""
-        for image, functions in _by_image(self.kernel.python_functions()).items():
-            if (language := self._language(image)) is not None:
-                language.take(functions)
-        fresh = ((image, (digest, frames)) for image, digest, frames in self.kernel.python_stacks())
-        for image, stacks in _by_image(fresh).items():
-            if (language := self._language(image)) is not None:
-                language.resolve(stacks)
-        own = ((image, (digest, words)) for image, digest, words in self.kernel.own_stacks())
-        for image, native in _by_image(own).items():
-            if (language := self._language(image)) is not None:
-                language.resolve_words(native)
-
-    def _language(self, image: int) -> Instance | None:
-        target = self.targets.get(image)
-        return target.language if target is not None else None
 
     def _add(self, by_time: ByTime) -> None:
         images = {key.image for facts in by_time.values() for key in facts}
@@ -510,8 +480,8 @@ class Session:
         self.watched.placer.free_idle()
         time.sleep(0.01)
         self._add(self.kernel.drain_by_time())
-        self._note_mappings()
-        self._resolve_functions()
+        self._finds.note_mappings()
+        self._finds.resolve_functions()
         self._add(self.kernel.unresolved())
         if self._intervals is not None:
             if self.ended_ns - self.started_ns < _SHORT_NS and self.watched.spin_rules.loops:
@@ -541,14 +511,3 @@ class Session:
         BOOK.close()
         self.cache.close()
         self._poller.close()
-
-
-_T = TypeVar("_T")
-
-
-def _by_image(found: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
-    """(process image, something of it), in order."""
-    out: dict[int, list[_T]] = {}
-    for image, one in found:
-        out.setdefault(image, []).append(one)
-    return out
