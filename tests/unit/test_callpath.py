@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from parprof.kernel.stacks import Stack
 from parprof.logical.physical import NO_STACK, TRUNCATED, physical_path
 from parprof.model import Frame
+from parprof.profile.called import called
 
 NAMES = {
     1: "leaf",
@@ -73,3 +74,31 @@ def test_a_complete_stack_of_a_thread_begins_beyond_the_c_library() -> None:
         "caller",
         "leaf",
     ]
+
+
+def test_what_the_loader_does_before_main_is_told_from_its_entry() -> None:
+    """GIVEN a stack that has nothing but the loader's frames THEN they stay: not the innermost alone, be it a loop."""
+    loader = "ld-linux-x86-64.so.2"
+    frames = {
+        1: (
+            Frame("loop at dl-lookup.c:359", module=loader, is_loop=True),
+            Frame("do_lookup_x", module=loader),
+        ),
+        2: (Frame("_dl_relocate_object", module=loader),),
+        3: (Frame("_dl_start", module=loader),),
+        4: (Frame("_start", module=loader),),
+    }
+    path = physical_path(stack([1, 2, 3, 4], "complete"), stack([]), lambda at, _: frames[at], resolve)
+    assert [frame.name for frame in path] == [
+        "_dl_start",
+        "_dl_relocate_object",
+        "do_lookup_x",
+        "loop at dl-lookup.c:359",
+    ]
+    assert called(path, path) is None, "no function of the program's"
+
+
+def test_a_thread_that_has_not_begun() -> None:
+    frames = {1: (Frame("start_thread", module="libc.so.6"),), 2: (Frame("clone3", module="libc.so.6"),)}
+    path = physical_path(stack([1, 2], "complete"), stack([]), lambda at, _: frames[at], resolve)
+    assert [frame.name for frame in path] == ["start_thread"]

@@ -15,14 +15,33 @@ ResolvePlace = Callable[[int, bool], tuple[Frame, ...]]
 TRUNCATED = Frame("[truncated]")
 NO_STACK = Frame("[no user stack]")
 _CLONES = frozenset(("clone", "clone3", "__clone", "__clone3"))
-_OUTERMOST = _CLONES | {
-    "main", "_start", "__libc_start_main", "__libc_start_call_main", "start_thread", "_dl_start_user", "_dl_start"
-}  # fmt: skip
+_LOADER_ENTRIES = frozenset(("_dl_start_user", "_dl_start"))
+_OUTERMOST = (
+    _CLONES
+    | _LOADER_ENTRIES
+    | {"main", "_start", "__libc_start_main", "__libc_start_call_main", "start_thread"}
+)
 
 
 def is_start_up_code(frame: Frame) -> bool:
     """Whether it only leads to `main`, or to what a thread begins with."""
     return frame.name != "main" and (frame.name in _OUTERMOST or is_start_up(frame.module))
+
+
+def _without_start_up(frames: list[Frame]) -> list[Frame]:
+    """A stack, leaf first, without what only leads to the program's code; where there is none yet, as while the loader
+    relocates its libraries, all of it stays but for what every stack begins with."""
+    is_dropped = is_start_up_code
+    if all(map(is_start_up_code, frames)):
+        is_dropped = _is_bare_entry
+    end = len(frames)
+    while end > 1 and is_dropped(frames[end - 1]):
+        end -= 1
+    return frames[:end]
+
+
+def _is_bare_entry(frame: Frame) -> bool:
+    return frame.name in _OUTERMOST and frame.name not in _LOADER_ENTRIES
 
 
 def physical_path(
@@ -34,10 +53,10 @@ def physical_path(
 ) -> Path:
     """The call path of one sample, root first.
 
-    A path begins at ``main`` or, in other threads, with the first function beyond the C library's start-up
-    code. Where the walk did not reach the outermost frame it begins with ``[truncated]``; what a walk along
-    frame pointers picks up beyond the stack's end is cut off. A sample that hit the kernel ends with the
-    kernel's frames.
+    A path begins at ``main`` or, in other threads, with the first function beyond the C library's start-up code, or
+    within that where there is nothing beyond. Where the walk did not reach the outermost frame it begins with
+    ``[truncated]``; what a walk along frame pointers picks up beyond the stack's end is cut off. A sample that hit the
+    kernel ends with the kernel's frames.
     """
     rows: list[StackRow] = []
     complete = user.is_whole
@@ -60,8 +79,7 @@ def physical_path(
     elif not complete:
         frames.append(TRUNCATED)
     else:
-        while len(frames) > 1 and is_start_up_code(frames[-1]):
-            frames.pop()
+        frames = _without_start_up(frames)
     path = list(reversed(frames))
     for address, is_return in reversed(kernel.frames):
         path.extend(reversed(resolve_kernel(address, is_return)))

@@ -15,7 +15,7 @@ def called(logical: Path, physical: Path) -> tuple[Path, Path] | None:
     logical, physical = _up_to_function(logical), _up_to_function(physical)
     if not logical or not physical or physical[-1].name.startswith("["):
         return None
-    if len(physical) == 1 and is_start_up_code(physical[0]):
+    if all(map(is_start_up_code, physical)):
         return None
     return (logical, physical) if logical[-1] == physical[-1] else None
 
