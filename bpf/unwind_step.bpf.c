@@ -182,6 +182,11 @@ static __always_inline u32 step(struct walk *w)
 	} else if (type == ROW_REGISTER && w->depth == 1) {
 		cfa = leaf_register(w, rule >> 14 & 15) + (cfa & ((ROW_BY_RBP - 1) << 3));
 		type = rule & ROW_BY_RBP ? ROW_R10 : ROW_RSP;
+	} else if (type == ROW_RETURN && w->depth == 1) {
+		w->ip = leaf_register(w, rule >> 14 & 15);
+		w->sp += cfa & ((ROW_BY_RBP - 1) << 3);
+		w->exact = 0;
+		return w->ip ? GOING : END_ZERO;
 	} else if (type == ROW_CLONE && w->depth == 1) {
 		if (!leaf_register(w, LEAF_RAX))
 			return END_COMPLETE;

@@ -62,3 +62,14 @@ def test_waits_of_a_helper_are_each_callers_own(tmp_path: Path, frame_bytes: int
     assert slept["nobody"] <= 20
     assert slept["left"] == pytest.approx(120 * 5, rel=0.15), slept
     assert slept["right"] == pytest.approx(120 * 15, rel=0.15), slept
+
+
+def test_the_place_of_a_wait_in_vfork() -> None:
+    """The C library keeps the return address in a register meanwhile: make and shells wait there for their children."""
+    rows = profiling.rows_of_program(profiling.BUILD / "vforks")
+    waits = [row for row in rows if row.metrics[WAIT] and row.path[-1].name == "[waits: child]"]
+    assert sum(row.metrics[WAIT] for row in waits) / 1e9 > 0.6
+    for row in waits:
+        assert [frame.name for frame in row.path if not frame.is_loop][:2] == ["main", "start_child"], (
+            row.path
+        )

@@ -10,7 +10,7 @@ import pytest
 
 from parprof.files.elf import ElfFile
 from parprof.unwind.frames import UnwindError
-from parprof.unwind.rows import Rule, RuleType, pack, pack_kept, pack_register, unpack
+from parprof.unwind.rows import Rule, RuleType, pack, pack_kept, pack_register, pack_return, unpack
 from parprof.unwind.table import UnwindTable, build_table
 from unwind_elf import CODE, FRAMES, USUAL, cie, eh_frame, elf_bytes, fde, open_elf, record, sleb, uleb
 
@@ -44,6 +44,10 @@ END = (0x40, NONE)
 
 def register(place: int, offset: int, by_rbp: bool, rbp: int = 0) -> Rule:
     return unpack(pack_register(place, offset, by_rbp, rbp))
+
+
+def returns(place: int, offset: int) -> Rule:
+    return unpack(pack_return(place, offset))
 
 
 def deref(offset: int, rbp: int = 0) -> Rule:
@@ -89,6 +93,7 @@ CASES = {
     "*(rsp + 152) + 8": ("410f06 779801 06 2308 8602", [(0, rsp(8)), (1, deref(152, 2))]),
     "*(rsp - 8) + 8": ("0f05 7778 06 2308", [(0, deref(-8))]),
     "*(rsp + 0) + 8, padded": ("0f09 77808000 06 23888000", [(0, deref(0))]),
+    "return address in rdi": ("410e0009100547 0e08", [(0, rsp(8)), (1, returns(14, 0)), (8, returns(14, 8))]),
     "outermost": ("0710", [(0, Rule(RuleType.END, 0, 0))]),
     "plt": ("0e10460e184a0f0b770880003f1a3b2a332422",
             [(0, rsp(16)), (6, rsp(24)), (16, Rule(RuleType.PLT, 0, 0))]),
@@ -121,7 +126,8 @@ def test_instructions(name: str) -> None:
         ("0e80808080 01", "CFA offset"), ("12 07 01", "CFA offset"), ("8600", "rbp rule"), ("090603", "rbp rule"),
         ("140601", "rbp rule"), ("16060170", "rbp rule"), ("0e181006027600", "rbp rule"), ("1006027678", "rbp rule"),
         ("0c0a00 8602", "rbp rule"), ("9002", "return address"), ("0810", "return address"),
-        ("091003", "return address"),
+        ("091007", "return address"), ("091020", "return address"), ("091003 0c0610", "return address"),
+        ("091003 8602", "return address"), ("091003 0e0c", "CFA offset"),
         ("0b", "instruction"), ("3f", "instruction"), ("2d", "instruction"), ("0a" * 65, "instruction"),
         ("0f00", "CFA expression"), ("0f00 0e10", "instruction"), ("0e" + "80" * 11 + "01", "number"),
         ("0c07", "truncated"), ("0f4077", "truncated"), ("86", "truncated"), ("0e", "truncated"),

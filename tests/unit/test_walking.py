@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from parprof.model import CallerStep
-from parprof.unwind.rows import RuleType, pack
+from parprof.unwind.rows import PT_REGS, RuleType, pack, pack_return
 from parprof.unwind.walking import MAX_DEPTH, Walked, walk
 
 LEAF, CALLER, MAIN, START = 0x1000, 0x2000, 0x3000, 0x4000
@@ -33,6 +33,20 @@ def test_a_whole_stack() -> None:
     }
     words = {STACK + 8: STACK + 0x100, STACK + 16: CALLER + 9, STACK + 0x108: START + 7}
     assert walked(rules, words) == Walked((LEAF + 5, CALLER + 9, START + 7), "complete")
+
+
+def test_a_return_address_in_a_register() -> None:
+    """As of vfork: the register has an argument of the system call to those who look from outside."""
+    rules = {LEAF: pack_return(PT_REGS["rdi"], 8), START: pack(RuleType.END)}
+
+    def walked_with(arguments: list[int]) -> Walked:
+        def rule_at(address: int) -> int | None:
+            return rules.get(address & ~0xFFF)
+
+        return walk(LEAF + 5, STACK, rule_at, {}.__getitem__, arguments=arguments)
+
+    assert walked_with([START + 1, 0, 0, 0, 0, 0]) == Walked((LEAF + 5, START + 1), "complete")
+    assert walked_with([]) == Walked((LEAF + 5,), "bad_row")
 
 
 def test_return_addresses_belong_to_the_call_before_them() -> None:

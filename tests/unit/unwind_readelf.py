@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from parprof.loops.registers import DWARF_REGISTERS
 from parprof.unwind.rows import REGISTER_OFFSETS, REGISTER_SHIFT, RuleType, unpack
 from parprof.unwind.table import UnwindTable
 
@@ -91,6 +92,13 @@ def problem_of(expected: Expected, rule: int) -> str:
     kind, rbp, cfa = unpack(rule)
     if expected.ra == "u":
         return "" if kind is RuleType.END else "the return address is undefined"
+    if register := re.fullmatch(r"r(\d+)", expected.ra):
+        name = DWARF_REGISTERS[int(register[1])]
+        place, offset = divmod(cfa >> 3, 1 << REGISTER_SHIFT)
+        if kind is RuleType.RETURN and (PT_REGS[place], f"rsp+{8 * offset}") == (name, expected.cfa):
+            return ""
+        expressible = expected.cfa.startswith("rsp+") and expected.rbp == "u"
+        return "" if kind is RuleType.NONE and not expressible else f"the return address is in {name}"
     if expected.cfa == "exp":
         if expected.signal:
             return "" if kind is RuleType.SIGNAL else "this is a signal frame"

@@ -148,6 +148,9 @@ _OWN_MEMORY = (
 """What is waited for there is the process's own map of its memory, which another thread changes: no file."""
 
 
+_COMPLETIONS = ("wait_for_completion", "wait_for_common", "__wait_for_common")
+
+
 def wait_kind(functions: Iterable[str]) -> WaitKind:
     """What a thread waits for that sleeps in these functions of the kernel, innermost first.
 
@@ -161,6 +164,8 @@ def wait_kind(functions: Iterable[str]) -> WaitKind:
     ]
     if any(name.startswith(_ACCEPTS) for name in names):
         return WaitKind.REQUESTS
+    if _awaits_vfork(names):
+        return WaitKind.CHILD
     for name in names:
         for kind, prefixes in _BY_PREFIX:
             if name.startswith(prefixes):
@@ -172,6 +177,12 @@ def wait_kind(functions: Iterable[str]) -> WaitKind:
     ):
         return WaitKind.OTHER
     return WaitKind.FILE if any(name.startswith(_FILES) for name in names) else WaitKind.OTHER
+
+
+def _awaits_vfork(names: Sequence[str]) -> bool:
+    """Whether a child is waited for until it calls exec: the function for that is inlined in many kernels."""
+    at = next((at for at, name in enumerate(names) if name.startswith("kernel_clone")), None)
+    return at is not None and (not at or any(name.startswith(_COMPLETIONS) for name in names[:at]))
 
 
 _INNERMOST = 12

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +56,8 @@ NO_TABLE = STACK_ENDS.index("no_table")
 _SOMEWHERE = 1
 """Behind a function's first byte: a return address there is in that function, and not in the one before it."""
 _ENTERED = {
-    7: "do_sys_poll", 23: "core_sys_select", 35: "hrtimer_nanosleep", 43: "__sys_accept4", 61: "do_wait",
+    7: "do_sys_poll", 23: "core_sys_select", 35: "hrtimer_nanosleep", 43: "__sys_accept4",
+    58: "wait_for_vfork_done", 61: "do_wait",
     202: "do_futex", 230: "hrtimer_nanosleep", 232: "do_epoll_wait", 247: "do_wait", 270: "core_sys_select",
     271: "do_sys_poll", 281: "do_epoll_wait", 288: "__sys_accept4",
 }  # fmt: skip
@@ -266,7 +267,7 @@ def look_at(target: Target, tid: int, tables: Tables) -> Asleep | None:
         fd = os.open(f"/proc/{load_map.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
             language = target.language
-            user = _walked(load_map, tables, int(words[-1], 16), int(words[-2], 16), fd, language)
+            user = _walked(load_map, tables, words, fd, language)
             awaits = awaited(target.process.pid, words, lambda address, size: os.pread(fd, size, address))
             holder = holder_of(words, lambda address, size: os.pread(fd, size, address))
         finally:
@@ -310,10 +311,11 @@ def _kernel_place(folder: str, system_call: str) -> tuple[tuple[Frame, int], ...
 
 
 def _walked(
-    load_map: LoadMap, tables: Tables, pc: int, sp: int, memory: int, language: Instance | None
+    load_map: LoadMap, tables: Tables, words: Sequence[str], memory: int, language: Instance | None
 ) -> RawStack:
-    """``memory``: the file with its process's."""
+    """``words``: of ``/proc/PID/task/TID/syscall``. ``memory``: the file with its process's."""
     is_own = False
+    *arguments, sp, pc = (int(word, 16) for word in words[1:])
 
     def rule_at(address: int) -> int | None:
         found = load_map.find(address)
@@ -334,6 +336,6 @@ def _walked(
         is_own = is_own or found is not None
         return found
 
-    walked = walk(pc, sp, rule_at, read_word, step)
+    walked = walk(pc, sp, rule_at, read_word, step, arguments)
     native = struct.pack(f"<{len(walked.addresses)}Q", *walked.addresses)
     return RawStack(native, STACK_ENDS.index(walked.end), b"", 0, 0, is_own)

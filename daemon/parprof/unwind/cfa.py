@@ -26,12 +26,14 @@ class How(Enum):
     SAME = "same"
     OFFSET = "offset"
     EXPRESSION = "expression"
+    REGISTER = "register"
     UNDEFINED = "undefined"
     ELSEWHERE = "elsewhere"
 
 
 class SavedRegister(NamedTuple):
-    """Where the value is: at CFA + ``offset`` or at the address that ``expression`` yields."""
+    """Where the value is: at CFA + ``offset``, at the address that ``expression`` yields, or in a register,
+    the one with the number ``offset``."""
 
     how: How
     offset: int = 0
@@ -155,7 +157,9 @@ def _with_register(frame: CfiRow, op: int, source: Iterator[int], factor: int) -
         saved = UNDEFINED
     elif op == 0x08:  # same_value
         saved = SAME
-    elif op in (0x09, 0x14):  # register, val_offset
+    elif op == 0x09:  # register
+        saved = SavedRegister(How.REGISTER, uleb(source))
+    elif op == 0x14:  # val_offset
         uleb(source)
         saved = ELSEWHERE
     elif op == 0x15:  # val_offset_sf

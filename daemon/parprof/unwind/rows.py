@@ -6,9 +6,9 @@ the next row's. From the top bit down a rule is
 * the type, 4 bits,
 * rbp, 10 bits: n = the caller's rbp was saved at CFA-8n (type 7, and type 6 with nothing beyond: at rbp-8(n-1)),
   0 = unchanged,
-* cfa, 18 bits: the CFA's offset divided by 8 (types 6 and 9: see `pack_kept`; type 10: see `pack_register`).
+* cfa, 18 bits: the CFA's offset divided by 8 (types 6 and 9: see `pack_kept`; 10 and 13: see `pack_register`).
 
-The CFA is the value of rsp before the call instruction; the return address is at CFA-8.
+The CFA is the value of rsp before the call instruction; the return address is at CFA-8, but for type 13.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ class RuleType(IntEnum):
     """CFA = register + offset; in the innermost frame only, where all registers are known."""
     CLONE = 11
     """In the innermost frame only: CFA = rsp + 8, or, where rax is 0, END; see `parprof.unwind.gaps`."""
+    RETURN = 13
+    """CFA = rsp + offset, and the return address is in a register; in the innermost frame only, as of vfork. (12 is the
+    unwinder's own.)"""
 
 
 BEYOND_SHIFT, BEYOND_LIMIT, KEPT_OFFSETS = 13, 32, 1 << 13
@@ -111,6 +114,15 @@ def pack_register(place: int, offset: int, by_rbp: bool, rbp: int = 0) -> int:
     if offset & 7 or not 0 <= offset >> 3 < REGISTER_OFFSETS or not 0 <= place < 15:
         raise ValueError(f"no rule has register {place} and offset {offset}")
     return pack(RuleType.REGISTER, (place << REGISTER_SHIFT | by_rbp * BY_RBP | offset >> 3) << 3, rbp)
+
+
+def pack_return(place: int, offset: int) -> int:
+    """A rule of type 13, as `pack_register`; rbp is unchanged.
+
+    Raises:
+        ValueError: it does not fit, or ``offset`` is no multiple of 8.
+    """
+    return pack_register(place, offset, False) ^ (RuleType.REGISTER ^ RuleType.RETURN) << TYPE_SHIFT
 
 
 def pack_offset(register: str, offset: int, rbp: int = 0) -> int:

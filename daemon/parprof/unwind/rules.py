@@ -18,6 +18,7 @@ from parprof.unwind.rows import (
     pack,
     pack_kept,
     pack_register,
+    pack_return,
 )
 
 _SIGNAL_CFA = bytes((0x77, 0xA0, 0x01, 0x06))  # breg7 (rsp) + 160, deref
@@ -40,6 +41,8 @@ def rule_of(frame: CfiRow, is_signal: bool) -> tuple[int, str]:
         return pack(RuleType.END), ""
     if is_signal and frame.expression == _SIGNAL_CFA:
         return pack(RuleType.SIGNAL), ""
+    if frame.ra.how is How.REGISTER:
+        return _return_in_register(frame)
     if frame.ra != AT_CALL:
         return 0, "return address"
     if frame.register < 0:
@@ -62,6 +65,16 @@ def rule_of(frame: CfiRow, is_signal: bool) -> tuple[int, str]:
     if rbp is None:
         return 0, "rbp rule"
     return pack(kind, cfa, rbp), ""
+
+
+def _return_in_register(frame: CfiRow) -> tuple[int, str]:
+    """The rule for a return address that is in a register, of which the innermost frame alone is known."""
+    is_known = frame.ra.offset in _PT_REGS and frame.register == REG_RSP and frame.rbp.how is How.SAME
+    if not is_known:
+        return 0, "return address"
+    if frame.offset & 7 or not 0 <= frame.offset >> 3 < REGISTER_OFFSETS:
+        return 0, "CFA offset"
+    return pack_return(_PT_REGS[frame.ra.offset], frame.offset), ""
 
 
 def _by_register(frame: CfiRow) -> tuple[int, str]:

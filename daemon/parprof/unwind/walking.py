@@ -1,21 +1,23 @@
 """A walk over the stack of a thread that sleeps in a system call, from outside of it, by the tables that the unwinder
 in the kernel has (bpf/unwind_step.bpf.c).
 
-Of its registers ``/proc`` tells two, so a frame that is found by another one is the last, unless a frame before it
-saved that.
+Of its registers ``/proc`` tells two, and those that have the arguments of its system call; so a frame that is found by
+another one is the last, unless a frame before it saved that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from parprof.model import CallerStep
-from parprof.unwind.rows import Rule, RuleType, unpack
+from parprof.unwind.rows import PT_REGS, REGISTER_OFFSETS, REGISTER_SHIFT, Rule, RuleType, unpack
 
 MAX_DEPTH = 128
 _MAX_FRAME = 1 << 23
 """Bytes: a frame that seems larger is no frame."""
+_ARGUMENTS = tuple(PT_REGS[name] for name in ("rdi", "rsi", "rdx", "r10", "r8", "r9"))
+"""The registers that have a system call's, by their index in the kernel's ``struct pt_regs``."""
 
 
 LanguageStep = Callable[[int, int, int | None], CallerStep | None]
@@ -36,8 +38,9 @@ def walk(
     rule_at: Callable[[int], int | None],
     read_word: Callable[[int], int],
     language: LanguageStep | None = None,
+    arguments: Sequence[int] = (),
 ) -> Walked:
-    """From the leaf on.
+    """From the leaf on. ``arguments``: of the system call, as many as are known.
 
     ``rule_at``: the packed rule at an address, ``None`` where there is no code or no table. ``read_word``: 8 bytes of
     the stack; OSError where there are none.
@@ -66,6 +69,12 @@ def walk(
             return Walked(tuple(addresses), "bad_row")
         if rule.type is RuleType.END:
             return Walked(tuple(addresses), "complete")
+        if rule.type is RuleType.RETURN and len(addresses) == 1:
+            place, offset = divmod(rule.cfa >> 3, 1 << REGISTER_SHIFT)
+            if place not in _ARGUMENTS[: len(arguments)]:
+                return Walked(tuple(addresses), "bad_row")
+            pc, sp = arguments[_ARGUMENTS.index(place)], sp + 8 * (offset % REGISTER_OFFSETS)
+            continue
         cfa = _cfa(rule, pc, sp, rbp)
         if cfa is None or not 0 < cfa - sp <= _MAX_FRAME:
             return Walked(tuple(addresses), "bad_row")
