@@ -1388,6 +1388,21 @@ def test_a_server_that_was_seen_to_wait_for_requests_may_have_had_nothing_to_do(
     assert ("waited for requests" in cause.what) is told and "--budget 20" in cause.remedy
 
 
+@pytest.mark.parametrize(("outside", "told"), [(300, True), (50, False)])
+def test_where_most_of_what_was_seen_was_outside_the_rest_may_have_been_too(
+    outside: float, told: bool
+) -> None:
+    """RabbitMQ without clients: its schedulers wait for each other, one of them for requests."""
+    idle = row("beam; erts_poll_wait; [waits: requests]")
+    idle.metrics[OUTSIDE] = outside * 1e6
+    waits = row("beam; ethr_event_twait; [waits: condition]", tid=2, stall=60, wait=4000)
+    (cause,) = (one for one in found(*balanced(), idle, waits, _unseen(400)) if not one.function)
+    assert ("for 83 % of that time there was nothing to do" in cause.what) is told
+    assert (
+        "if that is all, there was nothing to do" in cause.remedy
+    ) is told and "--budget 20" in cause.remedy
+
+
 @pytest.mark.parametrize(("without_core", "kind"), [(1600, Kind.BUSY_MACHINE), (700, Kind.STARVED)])
 def test_threads_that_spin_in_several_places_lacked_cores_in_all_of_them(
     without_core: float, kind: Kind

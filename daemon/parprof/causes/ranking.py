@@ -87,6 +87,9 @@ _BEFORE_REMEDY = (
 _REQUESTS = 0.9
 """Of the time that threads waited: so much for requests, and a server has nothing else to wait for."""
 
+_MOSTLY_OUTSIDE = 0.75
+"""Of the time in which nobody works and it is known where threads wait: so much outside, and the rest may be, too."""
+
 _LEAST_UNLIKELY_PERCENT = 10.0
 """And it is not named at all below this: other programs on the machine cost as much."""
 
@@ -421,10 +424,24 @@ def _unseen(samples: Sequence[PathSample], setting: Setting, *, left_out: bool) 
         return []
     what = f"nobody works for {elapsed_of(lost, setting)}, and it was not seen where threads wait"
     remedy = _BUDGET_REMEDY if left_out else _BEFORE_REMEDY
-    if left_out and _works_for_requests(samples):
-        what += "; as far as it was, those that work waited for requests"
+    outside = _outside_share(samples)
+    seen = ""
+    if outside >= _MOSTLY_OUTSIDE:
+        seen = f"for {100 * outside:.0f} % of that time there was nothing to do: it waited for requests, events or keys"
+    elif _works_for_requests(samples):
+        seen = "those that work waited for requests"
+    if left_out and seen:
+        what += f"; as far as it was, {seen}"
         remedy = f"if that is all, there was nothing to do; {_BUDGET_REMEDY}"
     return [_without_place(Kind.STALL, metrics, setting, what, remedy)]
+
+
+def _outside_share(samples: Iterable[PathSample]) -> float:
+    """Of the time in which nobody works, as far as it is known where threads waited then: so much was outside."""
+    known = [one.metrics for one in samples if one.path != NOBODY]
+    outside_ns = sum(metrics[OUTSIDE] for metrics in known)
+    whole_ns = outside_ns + sum(metrics[STALL] for metrics in known)
+    return outside_ns / whole_ns if whole_ns else 0.0
 
 
 def _works_for_requests(samples: Sequence[PathSample]) -> bool:
