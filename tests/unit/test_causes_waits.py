@@ -1666,6 +1666,16 @@ def test_a_server_that_is_asked_for_less_than_it_could_do_loses_nothing_by_that(
     assert len(causes) == 2
 
 
+@pytest.mark.parametrize(("wait", "kind"), [(700, Kind.STARVED), (20, Kind.IMBALANCE)])
+def test_the_same_of_a_servers_processes(wait: float, kind: Kind) -> None:
+    """nginx with two workers: which of them has a request is chance, unless one has all that it can do."""
+    rows = [row(f"{_SERVE}; answer", 300, 2, pid, pid=pid) for pid in (8, 9)]
+    rows += [row(f"{_SERVE}; answer", count, 1, pid, pid=pid) for pid, count in ((8, 500), (9, 200))]
+    rows += [row(_ASKED, tid=pid, pid=pid, wait=ms) for pid, ms in ((8, wait), (9, 700))]
+    (cause,) = found(*rows)
+    assert cause.kind is kind, cause.what
+
+
 def test_a_thread_that_has_all_the_requests_that_it_can_serve_has_too_many() -> None:
     """All connections are one thread's."""
     both = [row(f"{_SERVE}; answer", 200, 2, tid) for tid in (2, 3)]
