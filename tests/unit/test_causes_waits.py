@@ -1645,6 +1645,24 @@ def test_who_spins_in_turn_in_the_programs_own_code_waits_for_a_lock(
     assert ("spin meanwhile in enter" in cause.what) is (kind is Kind.LOCK)
 
 
+@pytest.mark.parametrize("places", [1, 3])
+def test_too_many_processes_are_told_once_for_all_places_where_they_lack_cores(places: int) -> None:
+    """Sessions of a database: no function of theirs is why."""
+    rows = []
+    for place in range(places):
+        for pid in range(8, 12):
+            rows += [
+                row(f"main; step{place}; answer{place}", count, n, pid, pid=pid)
+                for count, n in ((60, 1), (90, 2))
+            ]
+            rows.append(row(f"main; step{place}; answer{place}", tid=pid, pid=pid, ready=300))
+    causes = found(*rows)
+    assert [cause.kind for cause in causes] == [Kind.OVERSUBSCRIBED]
+    assert "4 processes share 2 cores" in causes[0].what
+    assert bool(causes[0].function) is (places == 1)
+    assert causes[0].lost_percent == pytest.approx(28.6, abs=0.1)
+
+
 _SERVE = f"{THREAD}; serve"
 _ASKED = f"{_SERVE}; __epoll_wait; [waits: requests]"
 

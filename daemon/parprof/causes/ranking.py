@@ -213,6 +213,10 @@ def causes_of(
         if len(in_turn) > 1:
             judged = [(site, diagnosis) for site, diagnosis in judged if not diagnosis.is_in_turn]
             found.append((_in_turn(in_turn, setting), 1.0))
+        crowded = [one for one in judged if one[1].is_of_processes]
+        if len(crowded) > 1:
+            judged = [one for one in judged if not one[1].is_of_processes]
+            found.append((_too_many_processes(crowded, setting), 1.0))
         judged, tools = of_tools(judged, evidence.root.all, setting)
         for tool in tools:
             about = tool.diagnosis
@@ -411,6 +415,15 @@ def _in_turn(tallies: Iterable[Tally], setting: Setting) -> Cause:
     return _without_place(
         Kind.SERIAL, whole.metrics, setting, told, "run several of them at a time (make -j, xargs -P)"
     )
+
+
+def _too_many_processes(crowded: Sequence[tuple[LossSite, Diagnosis]], setting: Setting) -> Cause:
+    """Processes that lack cores in several functions: none of these is why."""
+    whole = Tally()
+    for site, _ in crowded:
+        whole.merge(site.tally)
+    _, about = max(crowded, key=lambda one: one[0].lost_ns)
+    return _without_place(about.kind, whole.metrics, setting, about.what, about.remedy)
 
 
 def _unseen(samples: Sequence[PathSample], setting: Setting, *, left_out: bool) -> list[Cause]:
