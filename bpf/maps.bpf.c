@@ -77,6 +77,7 @@ struct poll_look {
 	u64 set;	/* of select(), a bit for each file */
 	u64 count;
 	u64 is_list;
+	u64 is_timed;
 	u64 file;	/* the one that is looked at just now */
 	u64 fd;		/* and its number */
 	u64 node;	/* of the tree of epoll_wait(), where that is; and from which it came there */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a thread waits for that goes to sleep in poll(), select() or epoll_wait(), where what it looks at tells: for time to
- * pass, if poll() or select() looks at no file; for an answer, if it looks at a connection that it has made itself, as
+ * pass, if poll() or select() looks at no file, or for a time at nothing but counters (eventfd), by which threads wake each
+ * other, and if all looks at nothing but timers; for an answer, if it looks at a connection that it has made itself, as
  * clients with a timeout do, and those that are written around a loop of events; for a pipe, if it looks at nothing but
  * pipes that lead to other processes, as who collects what its children write. All else, above all what a server looks
  * at, may be a request. The rules are those of parprof/process/polled.py.
@@ -28,11 +29,13 @@
 
 /* What files are together is the bits of each. */
 enum polled {
-	POLLED_OTHER = 0,	/* neither speaks for a request nor against it */
+	POLLED_OTHER = 64,	/* neither speaks for a request nor against it */
 	POLLED_ANSWER = 1,
 	POLLED_REQUEST = 2,
 	POLLED_PIPE = 4,
-	POLLED_EVENTS = 8,	/* counters, timers, signals, other processes: no pipe, so not pipes alone */
+	POLLED_EVENTS = 8,	/* signals, other processes: no pipe, so not pipes alone */
+	POLLED_TIMER = 16,
+	POLLED_COUNTER = 32,
 };
 
 #ifdef TASK_FILES
@@ -106,6 +109,20 @@ static __always_inline u64 kind_of_unix(u64 sock)
 }
 #endif
 
+/* The same of a file that has no place in a file system, which is told by its name. */
+static __always_inline u64 kind_of_events(u64 file)
+{
+#ifdef FILE_DENTRY
+	u64 name = kernel_word(kernel_word(kernel_word(file + FILE_DENTRY) + DENTRY_NAME));
+
+	if (name == 0x646672656d69745bULL)	/* [timerfd] */
+		return POLLED_TIMER;
+	if (name == 0x6466746e6576655bULL)	/* [eventfd] */
+		return POLLED_COUNTER;
+#endif
+	return POLLED_EVENTS;
+}
+
 /* Which of these a file is that the current thread looks at. */
 u64 kind_polled(u64 given)
 {
@@ -122,7 +139,7 @@ u64 kind_polled(u64 given)
 	if (kind == PIPE_FILE)
 		return is_own_pipe(look) ? POLLED_OTHER : POLLED_PIPE;
 	if (kind != SOCKET_FILE)
-		return POLLED_EVENTS;
+		return kind_of_events(file);
 	sock = kernel_word(kernel_word(file + POLLED_PRIVATE) + SOCKET_SOCK);
 	family = kernel_half(sock + SOCK_COMMON + SOCK_FAMILY);
 #ifdef UNIX_PEER
@@ -149,11 +166,13 @@ u64 kind_polled(u64 given)
 }
 #endif
 
-/* What is waited for at files that are all of this together. */
-static __always_inline u64 awaited_of(u64 found)
+/* What is waited for at files that are all of this together. `is_timed`: for a time. */
+static __always_inline u64 awaited_of(u64 found, u64 is_timed)
 {
-	if (found == POLLED_PIPE)
+	if ((found & ~POLLED_OTHER) == POLLED_PIPE)
 		return AWAITS_PIPE;
+	if (found == POLLED_TIMER || (is_timed && found && !(found & ~(POLLED_TIMER | POLLED_COUNTER))))
+		return AWAITS_TIME;
 	return (found & (POLLED_ANSWER | POLLED_REQUEST)) == POLLED_ANSWER ? AWAITS_ANSWER : AWAITS_UNKNOWN;
 }
 
@@ -193,7 +212,7 @@ static __always_inline u64 file_there(struct poll_look *look, u64 *set)
 u64 look_at_polled(u64 given)
 {
 	struct poll_look *look = (struct poll_look *)given;
-	u64 set, left, fd, found = POLLED_OTHER;
+	u64 set, left, fd, found = 0;
 
 	if (!look)
 		return AWAITS_UNKNOWN;
@@ -210,7 +229,7 @@ u64 look_at_polled(u64 given)
 		look->fd = fd;
 		found |= call_kind_polled(look);
 	}
-	return set ? AWAITS_UNKNOWN : awaited_of(found);
+	return set ? AWAITS_UNKNOWN : awaited_of(found, look->is_timed);
 }
 
 static u64 (*call_look_at_polled)(struct poll_look *look) = (void *)SHARED_look_at_polled;
@@ -265,7 +284,7 @@ u64 look_at_epoll(u64 given)
 			break;
 		call_epoll_step(look);
 	}
-	return look->node ? AWAITS_UNKNOWN : awaited_of(look->found);
+	return look->node ? AWAITS_UNKNOWN : awaited_of(look->found, 0);
 #else
 	return AWAITS_UNKNOWN;
 #endif
@@ -288,6 +307,9 @@ static __always_inline u8 awaited_outside(struct pt_regs *regs, u64 call)
 	bpf_probe_read_kernel(&first, sizeof(first), &regs->di);
 	bpf_probe_read_kernel(&second, sizeof(second), &regs->si);
 	look.is_list = call == POLL_CALL || call == PPOLL_CALL;
+	bpf_probe_read_kernel(&look.is_timed, sizeof(look.is_timed), look.is_list ? &regs->dx : &regs->r8);
+	if (call == POLL_CALL)	/* milliseconds; the others have the address of a time */
+		look.is_timed = (s32)look.is_timed > 0;
 	look.list = first;
 	look.count = (u32)(look.is_list ? second : first);
 	if (!look.count)

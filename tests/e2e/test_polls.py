@@ -182,6 +182,16 @@ def test_to_look_at_no_file_is_to_sleep(tmp_path: Path) -> None:
     assert "for time to pass" in report["causes"][0]["what"]
 
 
+def test_a_timer_and_a_counter_of_its_own_are_no_requests(tmp_path: Path) -> None:
+    with listener() as server:
+        report, told = recorded(tmp_path / "polls.pb.gz", "ticks", server)
+    cores = report["process"]["cores"]
+    for function in ("ticks_by_read", "ticks_by_poll", "ticks_by_epoll", "naps_by_counter"):
+        assert of(report, function, "stall_s") / cores == pytest.approx(told[function], rel=0.03)
+        assert of(report, function, "outside_s") == 0
+    assert "for time to pass" in report["causes"][0]["what"]
+
+
 def test_who_collects_what_a_child_writes_waits_for_a_pipe(tmp_path: Path) -> None:
     """What is lost is told at the child, which has a name and is the one to sleep: who waits for it is seen to wait."""
     with listener() as server:

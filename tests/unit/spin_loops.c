@@ -296,3 +296,68 @@ void work_swap(long bits) { long old = counter; while (!atomic_compare_exchange_
 long work_length(const char *s) { long n = 0; while (s[n]) n++; return n; }
 double work_floats(double x) { while (!stop) x = x * 1.0001 + 0.1; return x; }
 long work_divide(long n) { long i = 2; while (!stop && n % i) i++; return i; }
+
+/* Rounds: who waits for several threads looks at the place of each, and then again at all of them (redis). */
+struct place { _Atomic unsigned long left; char apart[56]; } places[16];
+volatile int threads = 4;
+void rounds_wait_sum(void)
+{
+	for (;;) {
+		unsigned long left = 0;
+
+		for (int i = 1; i < threads; i++)
+			left += atomic_load(&places[i].left);
+		if (!left)
+			break;
+	}
+}
+/* the same as gcc 12 makes it of redis' code: %esi has how many places there are, and what is found in between */
+__asm__(".text\n.globl rounds_wait_in_turn\n.type rounds_wait_in_turn, @function\nrounds_wait_in_turn:\n"
+	"\tmov (%rdi), %esi\n"
+	"1:\tcmp $1, %esi\n\tjle 3f\n\tlea 64(%r8), %rdx\n\tmov $1, %eax\n\txor %ecx, %ecx\n"
+	"2:\tadd $1, %eax\n\tadd $64, %rdx\n\tmov -64(%rdx), %rsi\n\tadd %rsi, %rcx\n\tmov (%rdi), %esi\n"
+	"\tcmp %eax, %esi\n\tjg 2b\n\ttest %rcx, %rcx\n\tjne 1b\n"
+	"3:\tret\n.size rounds_wait_in_turn, . - rounds_wait_in_turn\n");
+void rounds_wait_all(long n)
+{
+	int are_done;
+
+	do {
+		are_done = 1;
+		for (long i = 0; i < n; i++)
+			if (atomic_load_explicit(&places[i].left, memory_order_relaxed))
+				are_done = 0;
+	} while (!are_done);
+}
+/* These work in rounds, though they store nothing: they search, read again what was written meanwhile, or have a state that
+ * goes on from round to round. */
+const struct place *rounds_until_found(unsigned long key)
+{
+	for (;;)
+		for (long i = 0; i < 16; i++)
+			if (places[i].left == key)
+				return &places[i];
+}
+long rounds_sum_of_turn(long n)
+{
+	unsigned turn;
+	long sum;
+
+	do {
+		turn = the_clock.turn;
+		sum = 0;
+		for (long i = 0; i < n; i++)
+			sum += places[i].left;
+	} while (the_clock.turn != turn);
+	return sum;
+}
+long rounds_count(long n)
+{
+	long s = 0, round = 0;
+
+	do
+		for (long i = 0; i < n; i++)
+			s += places[i].left;
+	while (round++ < flag);
+	return s;
+}

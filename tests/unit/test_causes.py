@@ -392,6 +392,17 @@ def test_what_loses_by_overhead_is_no_serial_code_though_that_is_not_much() -> N
     assert cause.what.startswith("10 % of its CPU time is spent on synchronization")
 
 
+def test_overhead_is_a_share_of_all_that_the_function_does() -> None:
+    """Also where what it calls loses for a reason of its own, and is told apart."""
+    rows = [row("main align CREATE", 80, 4, tid, overhead="create") for tid in range(1, 5)]
+    rows += [row("main align", 20, 4, tid) for tid in range(1, 5)]
+    rows.append(row("main align score", 400, 1))
+    causes = found(*balanced("main solve"), *rows)
+    (fine,) = (cause for cause in causes if cause.kind is Kind.OVERHEAD)
+    assert {cause.function for cause in causes} == {"align", "score"}
+    assert fine.function == "align" and fine.what.startswith("40 % of its CPU time is spent on creating")
+
+
 def test_what_is_too_fine() -> None:
     rows = [row("main many CREATE", 200, 4, tid, overhead="create") for tid in range(1, 5)]
     (cause,) = found(*balanced("main solve"), *rows)

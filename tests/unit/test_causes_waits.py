@@ -1388,6 +1388,21 @@ def test_a_server_that_was_seen_to_wait_for_requests_may_have_had_nothing_to_do(
     assert ("waited for requests" in cause.what) is told and "--budget 20" in cause.remedy
 
 
+@pytest.mark.parametrize(("outside", "told"), [(300, True), (50, False)])
+def test_where_most_of_what_was_seen_was_outside_the_rest_may_have_been_too(
+    outside: float, told: bool
+) -> None:
+    """RabbitMQ without clients: its schedulers wait for each other, one of them for requests."""
+    idle = row("beam; erts_poll_wait; [waits: requests]")
+    idle.metrics[OUTSIDE] = outside * 1e6
+    waits = row("beam; ethr_event_twait; [waits: condition]", tid=2, stall=60, wait=4000)
+    (cause,) = (one for one in found(*balanced(), idle, waits, _unseen(400)) if not one.function)
+    assert ("for 83 % of that time there was nothing to do" in cause.what) is told
+    assert (
+        "if that is all, there was nothing to do" in cause.remedy
+    ) is told and "--budget 20" in cause.remedy
+
+
 @pytest.mark.parametrize(("without_core", "kind"), [(1600, Kind.BUSY_MACHINE), (700, Kind.STARVED)])
 def test_threads_that_spin_in_several_places_lacked_cores_in_all_of_them(
     without_core: float, kind: Kind
@@ -1630,6 +1645,24 @@ def test_who_spins_in_turn_in_the_programs_own_code_waits_for_a_lock(
     assert ("spin meanwhile in enter" in cause.what) is (kind is Kind.LOCK)
 
 
+@pytest.mark.parametrize("places", [1, 3])
+def test_too_many_processes_are_told_once_for_all_places_where_they_lack_cores(places: int) -> None:
+    """Sessions of a database: no function of theirs is why."""
+    rows = []
+    for place in range(places):
+        for pid in range(8, 12):
+            rows += [
+                row(f"main; step{place}; answer{place}", count, n, pid, pid=pid)
+                for count, n in ((60, 1), (90, 2))
+            ]
+            rows.append(row(f"main; step{place}; answer{place}", tid=pid, pid=pid, ready=300))
+    causes = found(*rows)
+    assert [cause.kind for cause in causes] == [Kind.OVERSUBSCRIBED]
+    assert "4 processes share 2 cores" in causes[0].what
+    assert bool(causes[0].function) is (places == 1)
+    assert causes[0].lost_percent == pytest.approx(28.6, abs=0.1)
+
+
 _SERVE = f"{THREAD}; serve"
 _ASKED = f"{_SERVE}; __epoll_wait; [waits: requests]"
 
@@ -1649,6 +1682,16 @@ def test_a_server_that_is_asked_for_less_than_it_could_do_loses_nothing_by_that(
     causes = found(*_server(*works, waits=[1000 - work for work in works]), other)
     assert first(causes) == (Kind.SERIAL, "rebuild")
     assert len(causes) == 2
+
+
+@pytest.mark.parametrize(("wait", "kind"), [(700, Kind.STARVED), (20, Kind.IMBALANCE)])
+def test_the_same_of_a_servers_processes(wait: float, kind: Kind) -> None:
+    """nginx with two workers: which of them has a request is chance, unless one has all that it can do."""
+    rows = [row(f"{_SERVE}; answer", 300, 2, pid, pid=pid) for pid in (8, 9)]
+    rows += [row(f"{_SERVE}; answer", count, 1, pid, pid=pid) for pid, count in ((8, 500), (9, 200))]
+    rows += [row(_ASKED, tid=pid, pid=pid, wait=ms) for pid, ms in ((8, wait), (9, 700))]
+    (cause,) = found(*rows)
+    assert cause.kind is kind, cause.what
 
 
 def test_a_thread_that_has_all_the_requests_that_it_can_serve_has_too_many() -> None:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -38,8 +40,8 @@ class Files:
         pipe, writes = os.pipe()
         own_pipe, own_end = os.pipe()
         terminal, follows = os.openpty()
-        counter = os.eventfd(0)
-        for fd in (pipe, writes, own_pipe, own_end, terminal, follows, counter):
+        counter, timer = os.eventfd(0), _timer()
+        for fd in (pipe, writes, own_pipe, own_end, terminal, follows, counter, timer):
             stack.callback(os.close, fd)
         pair, other_end = socket.socketpair()
         named, asks, asked = _by_name(stack, f"\0parprof {os.getpid()}")
@@ -47,7 +49,7 @@ class Files:
         for end in (pair, other_end):
             stack.enter_context(end)
         sockets = (server, client, accepted, pair, named, asks, asked, desktop, shows, shown)
-        ours = (*(each.fileno() for each in sockets), pipe, terminal, own_pipe, own_end, counter)
+        ours = (*(each.fileno() for each in sockets), pipe, terminal, own_pipe, own_end, counter, timer)
         self.listener, self.client, self.accepted, self.pair, *numbers = range(10, 10 + len(ours))
         (
             self.named,
@@ -61,7 +63,7 @@ class Files:
             self.own_pipe,
             *numbers,
         ) = numbers
-        self.counter = numbers[-1]
+        self.counter, self.timer = numbers[-2:]
         self.gone = 10 + len(ours)
 
         def place() -> None:
@@ -76,15 +78,27 @@ class Files:
         stack.callback(holder.kill)
         self.pid = holder.pid
 
-    def of_poll(self, *fds: int) -> int:
+    def of_poll(self, *fds: int, is_timed: bool = False) -> int:
         memory = b"".join(struct.pack("<iI", fd, 1) for fd in fds)
-        words = [str(POLL), hex(AT), hex(len(fds)), "0x0"]
+        words = [str(POLL), hex(AT), hex(len(fds)), "0x32" if is_timed else "0xffffffff"]
         return awaited(self.pid, words, lambda at, size: memory[at - AT : at - AT + size])
 
-    def of_select(self, *fds: int) -> int:
+    def of_select(self, *fds: int, is_timed: bool = False) -> int:
         memory = struct.pack("<Q", sum(1 << fd for fd in fds))
-        words = [str(SELECT), hex(max(fds, default=-1) + 1), hex(AT), "0x0"]
+        words = [
+            str(SELECT),
+            hex(max(fds, default=-1) + 1),
+            hex(AT),
+            "0x0",
+            "0x0",
+            hex(AT if is_timed else 0),
+        ]
         return awaited(self.pid, words, lambda at, size: memory[at - AT : at - AT + size])
+
+
+def _timer() -> int:
+    """A file that tells when its time is over. Python has a function for it from version 3.13 on."""
+    return int(ctypes.CDLL(None, use_errno=True).timerfd_create(time.CLOCK_MONOTONIC, 0))
 
 
 def _by_name(stack: ExitStack, name: str) -> tuple[socket.socket, socket.socket, socket.socket]:
@@ -144,6 +158,19 @@ def test_who_looks_at_pipes_of_others_alone_waits_for_these(of: Of, files: Files
 @pytest.mark.parametrize("of", [Files.of_poll, Files.of_select])
 def test_no_file_is_time(of: Of, files: Files) -> None:
     assert of(files) == AWAITS_TIME
+
+
+@pytest.mark.parametrize("of", [Files.of_poll, Files.of_select])
+def test_who_looks_at_a_timer_or_for_a_time_at_what_its_own_threads_wake_it_by_waits_for_time(
+    of: Of, files: Files
+) -> None:
+    """As Ruby's sleep does."""
+    assert of(files, files.timer) == of(files, files.timer, is_timed=True) == AWAITS_TIME
+    assert of(files, files.counter, is_timed=True) == AWAITS_TIME
+    assert of(files, files.counter) == of(files, files.counter, files.timer) == AWAITS_UNKNOWN
+    for besides in (files.listener, files.own_pipe, files.pair, files.accepted, files.terminal):
+        assert of(files, files.counter, besides, is_timed=True) == AWAITS_UNKNOWN
+        assert of(files, files.timer, besides) == AWAITS_UNKNOWN
 
 
 def test_what_cannot_be_read_is_not_known(files: Files) -> None:

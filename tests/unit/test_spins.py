@@ -19,6 +19,7 @@ from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
 from parprof.kernel.stacks import RawStack, StackTable
 from parprof.loops.machinecode import read_code
+from parprof.loops.nest import find_loops
 from parprof.loops.spins import spin_loops
 from parprof.model import Count, SampleKey, ThreadState
 from parprof.probes import plan, spin_book
@@ -60,6 +61,22 @@ def test_loops_that_wait_are_told_from_those_that_work(way: tuple[str, ...], tmp
     work = [at for at, name in zip(code.addresses, code.mnemonics, strict=True) if name == "sar"]
     given_up = spin_loops(elf, between.value, between.size)
     assert work and not any(start <= at < end for at in work for start, end in given_up)
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != ("clang", "-O1")], ids=" ".join)
+def test_who_looks_at_several_places_until_all_are_free_waits(way: tuple[str, ...], tmp_path: Path) -> None:
+    output = tmp_path / "spin_loops.so"
+    subprocess.run([*way, "-w", "-shared", "-fPIC", "-o", str(output), str(SOURCE)], check=True)
+    elf = elf_of(output)
+    found = {}
+    for symbol in (one for one in elf.symbols() if one.size and one.name.startswith("rounds_")):
+        loops = find_loops(elf, symbol.value, symbol.size).loops
+        outer = set() if symbol.name.startswith("rounds_wait_") else {loop.parent for loop in loops}
+        headers = [loop.header for loop in loops if loop.index not in outer]
+        spins = spin_loops(elf, symbol.value, symbol.size)
+        found[symbol.name] = {any(start <= at < end for start, end in spins) for at in headers}
+    assert len(found) == 6
+    assert found == {name: {name.startswith("rounds_wait_")} for name in found}
 
 
 def test_what_lies_behind_a_call_that_does_not_return_is_no_part_of_the_loop_before_it(

@@ -15,8 +15,8 @@ STACKS = {
     "__schedule schedule_timeout unix_stream_read_generic unix_stream_recvmsg sock_recvmsg": WaitKind.NETWORK,
     "__schedule schedule do_wait kernel_wait4 __do_sys_wait4 do_syscall_64": WaitKind.CHILD,
     "__schedule schedule io_schedule folio_wait_bit_common filemap_get_pages filemap_read vfs_read": WaitKind.FILE,
-    "__schedule schedule do_wait_intr_irq timerfd_read_iter vfs_read ksys_read": WaitKind.REQUESTS,
-    "__schedule schedule do_wait_intr_irq eventfd_read vfs_read ksys_read": WaitKind.REQUESTS,
+    "__schedule schedule do_wait_intr_irq timerfd_read_iter vfs_read ksys_read": WaitKind.SLEEP,
+    "__schedule schedule do_wait_intr_irq eventfd_read vfs_read ksys_read": WaitKind.CONDITION,
     "__schedule schedule jbd2_log_wait_commit ext4_sync_file do_fsync": WaitKind.FILE,
     "__schedule schedule io_schedule folio_wait_bit_common filemap_fault __do_fault handle_mm_fault "
     "do_user_addr_fault exc_page_fault asm_exc_page_fault": WaitKind.FAULT,

@@ -7,6 +7,8 @@
 //     for its answer beside a pipe or a pair of sockets of its own, as clients of libcurl do, and those with a loop of events
 //     (asyncio, Node).
 // naps:         waits for half a second in nap_by_poll(), and in nap_by_select().
+// ticks:        waits for a timer's file in ticks_by_read(), ticks_by_poll() and ticks_by_epoll(), and in naps_by_counter()
+//     for half a second at a counter that nobody adds to, as Ruby's sleep does.
 // serves PORT:  a server, which waits in waits_for_request() for a request on the connection that it has accepted.
 // loops PORT:   the same in loops_for_request(), in epoll_wait(): it looks at that connection, at pipes, and at a
 //     connection that it has made itself, as servers do that ask others.
@@ -18,6 +20,7 @@
 //     another process has.
 // Says "ready" when it waits for a peer, and at the end for how long as `function seconds`. The other side of it is
 // tests/e2e/test_polls.py.
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -26,8 +29,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -123,6 +128,51 @@ static NOINLINE void nap_by_select(void)
 
 	select(0, 0, 0, 0, &half);
 	sink += 4;
+}
+
+static int timer_of_half_a_second(void)
+{
+	int file = timerfd_create(CLOCK_MONOTONIC, 0);
+	struct itimerspec when = {.it_value = {.tv_nsec = 500000000}};
+
+	if (file < 0 || timerfd_settime(file, 0, &when, 0))
+		exit(1);
+	return file;
+}
+
+static NOINLINE void ticks_by_read(void)
+{
+	unsigned long times;
+
+	sink += read(timer_of_half_a_second(), &times, sizeof(times));
+	sink += 20;
+}
+
+static NOINLINE void ticks_by_poll(void)
+{
+	struct pollfd file = {.fd = timer_of_half_a_second(), .events = POLLIN};
+
+	poll(&file, 1, -1);
+	sink += 21;
+}
+
+static NOINLINE void ticks_by_epoll(void)
+{
+	int set = epoll_create1(0), file = timer_of_half_a_second();
+	struct epoll_event wanted = {.events = EPOLLIN}, found;
+
+	epoll_ctl(set, EPOLL_CTL_ADD, file, &wanted);
+	epoll_wait(set, &found, 1, -1);
+	sink += 22;
+}
+
+static NOINLINE void naps_by_counter(void)
+{
+	struct pollfd file = {.fd = eventfd(0, 0), .events = POLLIN};
+	struct timespec half = {.tv_nsec = 500000000};
+
+	ppoll(&file, 1, &half, 0);
+	sink += 23;
 }
 
 static NOINLINE void naps_as_child(void)
@@ -370,6 +420,10 @@ int main(int argc, char **argv)
 		nap_by_select();
 		told("nap_by_select", begun);
 		compute(0.3);
+	} else if (!strcmp(mode, "ticks")) {
+#define TELL(what) begun = now(); what(); told(#what, begun);
+		TELL(ticks_by_read) TELL(ticks_by_poll) TELL(ticks_by_epoll) TELL(naps_by_counter)
+		compute(0.3);
 	} else if (!strcmp(mode, "child")) {
 		collects("collects_by_poll", collects_by_poll);
 		collects("collects_by_epoll", collects_by_epoll);
@@ -380,7 +434,7 @@ int main(int argc, char **argv)
 		told("ProcSleep", begun);
 		compute(0.3);
 	} else {
-		fprintf(stderr, "usage: %s poll|select|epoll|serves|loops|hands|naps|child|locks [PORT|PATH]\n", argv[0]);
+		fprintf(stderr, "usage: %s poll|select|epoll|serves|loops|hands|naps|ticks|child|locks [PORT|PATH]\n", argv[0]);
 		return 2;
 	}
 	return 0;

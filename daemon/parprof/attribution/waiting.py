@@ -109,13 +109,13 @@ _BY_PREFIX: tuple[tuple[WaitKind, tuple[str, ...]], ...] = (
         (
             "ep_poll", "do_epoll_", "do_sys_poll", "do_poll", "do_select", "core_sys_select", "io_cqring_wait",
             "io_uring_enter", "do_sigtimedwait", "sigsuspend", "__x64_sys_pause", "__do_sys_pause", "n_tty_read",
-            "tty_read", "signalfd_read", "inotify_read", "eventfd_read", "timerfd_read", "fanotify_read",
-            "read_events", "do_mq_timedreceive",
+            "tty_read", "signalfd_read", "inotify_read", "fanotify_read", "read_events", "do_mq_timedreceive",
         ),
     ),
     (WaitKind.LOCK, ("futex_", "do_futex", "do_semtimedop", "__do_semtimedop", "flock_lock_", "locks_lock_inode")),
     (WaitKind.CHILD, ("do_wait", "kernel_wait4", "kernel_waitid", "wait_for_vfork_done")),
-    (WaitKind.SLEEP, ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")),
+    (WaitKind.SLEEP, ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep", "timerfd_read")),
+    (WaitKind.CONDITION, ("eventfd_read",)),
     (WaitKind.PIPE, ("pipe_read", "pipe_write", "anon_pipe_read", "anon_pipe_write", "fifo_open", "wait_for_partner",
                      "splice_", "ipipe_prep", "opipe_prep")),
     (

@@ -113,6 +113,8 @@ class Diagnosis:
     place, for all where it is so."""
     is_in_turn: bool = False
     """Whether whole processes run one after the other: told once, without a place, where it is so in several."""
+    is_of_processes: bool = False
+    """Whether whole processes are too many for the cores: told once likewise."""
 
 
 def runtime_in_use(runtime: str, samples: Iterable[PathSample]) -> str:

@@ -130,7 +130,9 @@ def _overhead(site: LossSite, setting: Setting) -> Diagnosis | None:
     # of what such a region does, not of a runtime's function in it
     whole = site.region.all.metrics if site.region is not None and setting.is_openmp else metrics
     spin_ns = whole.spin_ns if all_in_runtime_ns else 0.0
-    share = 100 * (min(metrics.overhead_ns, whole.work_ns) + spin_ns) / (whole.work_ns + spin_ns)
+    # what else the function does counts, though it is told apart where it loses for another reason
+    work_ns = max(whole.work_ns, site.function.all.metrics.work_ns)
+    share = 100 * (min(metrics.overhead_ns, work_ns) + spin_ns) / (work_ns + spin_ns)
     # functions without names say nothing of their own: what those with names are for is what all of it is for
     named = {kind: amount for kind, amount in kinds.items() if kind != "other"}
     most = max(named, key=lambda kind: named[kind], default="other")

@@ -85,7 +85,8 @@ def too_many_threads(site: LossSite, setting: Setting) -> Diagnosis:
     see: they need not be found without one."""
     if (processes := many_processes(site.tally)) == len(workers(site.tally)):
         what = f"{processes} processes share {setting.cores} cores, and wait for each other"
-        return Diagnosis(Kind.OVERSUBSCRIBED, what, f"run {setting.cores} of them at a time")
+        remedy = f"run {setting.cores} of them at a time"
+        return Diagnosis(Kind.OVERSUBSCRIBED, what, remedy, is_of_processes=True)
     return Diagnosis(
         Kind.OVERSUBSCRIBED,
         f"{len(workers(site.tally))} threads share {setting.cores} cores, and wait for each other",

@@ -7,6 +7,7 @@ from parprof.causes.evidence import Place, Tally
 from parprof.causes.ownership import Owner
 from parprof.causes.shares import MOSTLY, many_processes
 from parprof.causes.sites import LossSite, alone, idle_ns, is_single, knows_threads
+from parprof.causes.unasked import few_requests
 from parprof.metrics import Metrics
 
 _MOST = 0.6
@@ -42,6 +43,8 @@ def lone_process(site: LossSite, setting: Setting) -> Diagnosis | None:
     mine = by_process[first]
     if idle_ns(mine) < _MOST * sum(map(idle_ns, by_process.values())) or alone(mine, setting.cores) < _ALONE:
         return None
+    if few_requests(site, setting) is not None:
+        return None  # which of them has a request is chance
     useful_ns = sum(map(_useful_ns, by_process.values()))  # who waits for messages does work that is overhead
     share = 100 * _useful_ns(mine) / useful_ns if useful_ns else 0.0
     who = f"one of {several} processes, {name_of(tally, first)},"

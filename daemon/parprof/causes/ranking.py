@@ -87,6 +87,9 @@ _BEFORE_REMEDY = (
 _REQUESTS = 0.9
 """Of the time that threads waited: so much for requests, and a server has nothing else to wait for."""
 
+_MOSTLY_OUTSIDE = 0.75
+"""Of the time in which nobody works and it is known where threads wait: so much outside, and the rest may be, too."""
+
 _LEAST_UNLIKELY_PERCENT = 10.0
 """And it is not named at all below this: other programs on the machine cost as much."""
 
@@ -210,6 +213,10 @@ def causes_of(
         if len(in_turn) > 1:
             judged = [(site, diagnosis) for site, diagnosis in judged if not diagnosis.is_in_turn]
             found.append((_in_turn(in_turn, setting), 1.0))
+        crowded = [one for one in judged if one[1].is_of_processes]
+        if len(crowded) > 1:
+            judged = [one for one in judged if not one[1].is_of_processes]
+            found.append((_too_many_processes(crowded, setting), 1.0))
         judged, tools = of_tools(judged, evidence.root.all, setting)
         for tool in tools:
             about = tool.diagnosis
@@ -410,6 +417,15 @@ def _in_turn(tallies: Iterable[Tally], setting: Setting) -> Cause:
     )
 
 
+def _too_many_processes(crowded: Sequence[tuple[LossSite, Diagnosis]], setting: Setting) -> Cause:
+    """Processes that lack cores in several functions: none of these is why."""
+    whole = Tally()
+    for site, _ in crowded:
+        whole.merge(site.tally)
+    _, about = max(crowded, key=lambda one: one[0].lost_ns)
+    return _without_place(about.kind, whole.metrics, setting, about.what, about.remedy)
+
+
 def _unseen(samples: Sequence[PathSample], setting: Setting, *, left_out: bool) -> list[Cause]:
     """That nobody works and it is not known where threads sleep, as where context switches were too dear to follow."""
     metrics = Metrics()
@@ -421,10 +437,24 @@ def _unseen(samples: Sequence[PathSample], setting: Setting, *, left_out: bool) 
         return []
     what = f"nobody works for {elapsed_of(lost, setting)}, and it was not seen where threads wait"
     remedy = _BUDGET_REMEDY if left_out else _BEFORE_REMEDY
-    if left_out and _works_for_requests(samples):
-        what += "; as far as it was, those that work waited for requests"
+    outside = _outside_share(samples)
+    seen = ""
+    if outside >= _MOSTLY_OUTSIDE:
+        seen = f"for {100 * outside:.0f} % of that time there was nothing to do: it waited for requests, events or keys"
+    elif _works_for_requests(samples):
+        seen = "those that work waited for requests"
+    if left_out and seen:
+        what += f"; as far as it was, {seen}"
         remedy = f"if that is all, there was nothing to do; {_BUDGET_REMEDY}"
     return [_without_place(Kind.STALL, metrics, setting, what, remedy)]
+
+
+def _outside_share(samples: Iterable[PathSample]) -> float:
+    """Of the time in which nobody works, as far as it is known where threads waited then: so much was outside."""
+    known = [one.metrics for one in samples if one.path != NOBODY]
+    outside_ns = sum(metrics[OUTSIDE] for metrics in known)
+    whole_ns = outside_ns + sum(metrics[STALL] for metrics in known)
+    return outside_ns / whole_ns if whole_ns else 0.0
 
 
 def _works_for_requests(samples: Sequence[PathSample]) -> bool:

@@ -11,6 +11,8 @@ A loop is taken to wait if
 - it does nothing else worth a turn: all of its instructions move, compare, count or pause, nothing is read at an
   address that changes, nothing is called, and it is short.
 
+Who goes through several places, again and again, waits likewise (`parprof.loops.rounds`).
+
 A short one that pauses at each turn waits, whatever else it does (`parprof.loops.pauses`), unless it stores a lot, or
 waits for the processor's random numbers; and so does a function that only pauses.
 
@@ -22,7 +24,6 @@ function saves that and never makes it its frame pointer: then it is a register 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import chain
@@ -30,10 +31,30 @@ from itertools import chain
 from parprof.files.elf import ElfFile
 from parprof.loops.basicblocks import FlowGraph
 from parprof.loops.branches import possible_ways, repeats
+from parprof.loops.instructions import (
+    CLOCKS,
+    COMPARES,
+    COPIES,
+    COUNTS,
+    FLAGS,
+    IDLE,
+    MEMORY,
+    STACK,
+    addressed,
+    is_fence,
+    operands_of,
+    reads_twice,
+    stores,
+    told_in,
+    tries,
+    words_of,
+    written_by,
+)
 from parprof.loops.machinecode import Code, CodeError, Flow, flow_of, read_code
 from parprof.loops.noreturn import ReturningCalls
 from parprof.loops.pauses import Pauses, is_pause
 from parprof.loops.registers import WHOLE_REGISTER
+from parprof.loops.rounds import rounds
 
 LoopRange = tuple[int, int]
 """ELF virtual addresses [start, end)."""
@@ -66,23 +87,9 @@ class Value(IntEnum):
     OTHER = 2
 
 
-_STACK = ("rsp", "rbp")
-_MEMORY = re.compile(r"\[(.*)\]")
-_NEAR = re.compile(r"rip ([+-]) (0x[0-9a-f]+|\d+)")
-_FLAGS = "flags"
 _NO_FRAME = "no frame pointer"
 """In a state where ``rbp`` is a register like any other."""
-_COPIES = ("mov", "movzx", "movsx", "movsxd", "movabs")
-_COMPARES = ("cmp", "test")
-_CHANGES = ("and", "or", "xor", "add", "sub", "shl", "shr", "sar", "sal", "inc", "dec", "neg", "not", "lea")
-_COUNTS = ("add", "sub", "inc", "dec")
-_IDLE = ("nop", "pause", "endbr64", "lfence", "mfence", "sfence", "data16 nop")
 _ORDERS = ("pause", "lfence", "mfence")
-_FENCES = ("lock or", "lock add")
-"""Of nothing, to the word on top of the stack: what compilers make of a memory barrier."""
-_TRIES = ("xchg", "lock cmpxchg", "lock bts")
-"""What a lock is taken by: they store, and tell what was there before."""
-_CLOCKS = {"rdtsc": ("rax", "rdx"), "rdtscp": ("rax", "rcx", "rdx")}
 
 _State = dict[str, Value]
 
@@ -135,6 +142,8 @@ def merged(ranges: Iterator[LoopRange] | Sequence[LoopRange]) -> list[LoopRange]
 def _found(pauses: Pauses, code: Code, graph: FlowGraph) -> Iterator[LoopRange]:
     """Each edge that leads back closes a loop with the shortest way there: one may wait that is a part of one which
     works, and compilers let loops begin in the middle, so that they have several entries."""
+    for body in rounds(code, graph, possible_ways(code, graph)):
+        yield from _Loop(code, graph, body).ranges()
     for way in _loops(code, graph):
         if not _has_inner(graph, way) and repeats(code, graph, way):
             loop = _Loop(code, graph, way)
@@ -203,8 +212,8 @@ class _Loop:
         if len(indexes) > MAX_PAUSING or not pauses.among(self._code, indexes):
             return False
         code = self._code
-        stores = sum(_stores(code.mnemonics[index], _operands(code.operands[index])) for index in indexes)
-        return stores <= _MOST_STORES and not any(code.mnemonics[index] in _RANDOM for index in indexes)
+        stored = sum(stores(code.mnemonics[index], operands_of(code.operands[index])) for index in indexes)
+        return stored <= _MOST_STORES and not any(code.mnemonics[index] in _RANDOM for index in indexes)
 
     def waits(self) -> bool:
         """Whether it does nothing but wait until another thread writes."""
@@ -213,7 +222,7 @@ class _Loop:
             return False
         written: set[str] = set()
         for index in chain.from_iterable(self._blocks):
-            targets = _written(code.mnemonics[index], code.operands[index])
+            targets = written_by(code.mnemonics[index], code.operands[index])
             if targets is None:
                 return False
             written |= targets
@@ -230,19 +239,19 @@ class _Loop:
             for index in indexes:
                 if not _step(state, code.mnemonics[index], code.operands[index]):
                     return False
-            if is_long and code.flow(indexes[-1]) is Flow.BRANCH and state.get(_FLAGS) is not Value.FOREIGN:
+            if is_long and code.flow(indexes[-1]) is Flow.BRANCH and state.get(FLAGS) is not Value.FOREIGN:
                 return False
             out = [target for target in self._graph.successors[node] if target not in self._way]
-            if out and code.flow(indexes[-1]) is Flow.BRANCH and state.get(_FLAGS) is Value.FOREIGN:
+            if out and code.flow(indexes[-1]) is Flow.BRANCH and state.get(FLAGS) is Value.FOREIGN:
                 is_decided_elsewhere |= not any(
                     self._works_and_comes_back(target, written) or self._is_a_turn(target) for target in out
                 )
-        return is_decided_elsewhere and not self._reads_twice()
+        return is_decided_elsewhere and not reads_twice(code, list(chain.from_iterable(self._blocks)))
 
     def _tries(self) -> bool:
         code = self._code
         indexes = chain.from_iterable(self._blocks)
-        return any(_tries(code.mnemonics[index], _operands(code.operands[index])) for index in indexes)
+        return any(tries(code.mnemonics[index], operands_of(code.operands[index])) for index in indexes)
 
     def _places(self) -> int:
         """How many instructions are about memory."""
@@ -251,36 +260,17 @@ class _Loop:
             self._code.mnemonics[index] != "lea" and "[" in self._code.operands[index] for index in indexes
         )
 
-    def _reads_twice(self) -> bool:
-        """Whether it compares two readings of the same place."""
-        code = self._code
-        places: dict[str, str] = {}
-        for index in chain.from_iterable(self._blocks):
-            mnemonic, operands = code.mnemonics[index], _operands(code.operands[index])
-            found = [
-                _place(operand, code.following(index)) or places.get(WHOLE_REGISTER.get(operand, ""), "")
-                for operand in operands
-            ]
-            if mnemonic in _COMPARES and mnemonic != "test" and found[0] and found[0] == found[1]:
-                return True
-            target = WHOLE_REGISTER.get(operands[0], "") if operands else ""
-            if mnemonic in _COPIES:
-                places[target] = found[1]
-            elif mnemonic not in _COMPARES and mnemonic not in _CHANGES:
-                places.pop(target, None)
-        return False
-
     def _counters(self) -> set[str]:
         """The registers by which it counts its turns: it goes on from their values of the turn before."""
         code = self._code
         written: set[str] = set()
         carried: set[str] = set()
         for index in chain.from_iterable(self._blocks):
-            mnemonic, operands = code.mnemonics[index], _operands(code.operands[index])
+            mnemonic, operands = code.mnemonics[index], operands_of(code.operands[index])
             target = WHOLE_REGISTER.get(operands[0], "") if operands else ""
-            if mnemonic in _COUNTS and target and target not in written:
+            if mnemonic in COUNTS and target and target not in written:
                 carried.add(target)
-            written |= _written(mnemonic, code.operands[index]) or set()
+            written |= written_by(mnemonic, code.operands[index]) or set()
         return carried
 
     def _is_a_turn(self, node: int) -> bool:
@@ -309,12 +299,12 @@ class _Loop:
         code = self._code
         out = set(counters)
         for index in range(code.index(self._graph.starts[node]), self._graph.last(node) + 1):
-            mnemonic, operands = code.mnemonics[index], _operands(code.operands[index])
-            if mnemonic.startswith("lock ") or (mnemonic == "xchg" and _MEMORY.search(code.operands[index])):
+            mnemonic, operands = code.mnemonics[index], operands_of(code.operands[index])
+            if mnemonic.startswith("lock ") or (mnemonic == "xchg" and MEMORY.search(code.operands[index])):
                 return frozenset()
-            if not operands or mnemonic in (*_COMPARES, *_COUNTS):
+            if not operands or mnemonic in (*COMPARES, *COUNTS):
                 continue
-            if _addressed(operands[0]) & set(_STACK) and WHOLE_REGISTER.get(operands[-1]) in out:
+            if addressed(operands[0]) & set(STACK) and WHOLE_REGISTER.get(operands[-1]) in out:
                 out.add(_KEPT)
             out.discard(WHOLE_REGISTER.get(operands[0], ""))
         return frozenset(out)
@@ -324,7 +314,7 @@ class _Loop:
         code = self._code
         return any(
             code.mnemonics[index] in _ORDERS
-            or _is_fence(code.mnemonics[index], _operands(code.operands[index]))
+            or is_fence(code.mnemonics[index], operands_of(code.operands[index]))
             for index in indexes
         )
 
@@ -332,7 +322,7 @@ class _Loop:
         """Whether a way from a block, on which something is done, leads straight into the loop again, to look at the
         same memory: then what was decided is not whether to wait any longer, but what to do at this turn. ``changing``:
         registers that the loop writes."""
-        steady = set().union(*(_addressed(self._code.operands[index]) for index in chain(*self._blocks)))
+        steady = set().union(*(addressed(self._code.operands[index]) for index in chain(*self._blocks)))
         pending = [(node, 0, False)]
         while pending:
             at, blocks, works = pending.pop()
@@ -352,91 +342,22 @@ class _Loop:
             mnemonic, text = self._code.mnemonics[index], self._code.operands[index]
             if mnemonic.endswith(("call", "syscall")):
                 return None
-            operands = _operands(text)
-            if not operands or mnemonic in _IDLE or flow_of(mnemonic) is not Flow.ON:
+            operands = operands_of(text)
+            if not operands or mnemonic in IDLE or flow_of(mnemonic) is not Flow.ON:
                 continue
-            if mnemonic not in _COMPARES and (
-                _MEMORY.search(operands[0]) or WHOLE_REGISTER.get(operands[0]) in steady
+            if mnemonic not in COMPARES and (
+                MEMORY.search(operands[0]) or WHOLE_REGISTER.get(operands[0]) in steady
             ):
                 return None
-            works |= _written(mnemonic, text) is None or bool(_addressed(text) & changing)
+            works |= written_by(mnemonic, text) is None or bool(addressed(text) & changing)
         return works
-
-
-def _operands(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")] if text else []
-
-
-def _stores(mnemonic: str, operands: Sequence[str]) -> bool:
-    """Whether an instruction only stores, beside the stack."""
-    return (
-        mnemonic.startswith("mov")
-        and bool(operands)
-        and bool(_MEMORY.search(operands[0]))
-        and not _addressed(operands[0]) & set(_STACK)
-    )
-
-
-def _place(operand: str, following: int) -> str:
-    """A place in memory that an operand names, by its address; empty if it names none.
-
-    ``following``: address of the next instruction.
-    """
-    found = _MEMORY.search(operand)
-    if found is None:
-        return ""
-    near = _NEAR.fullmatch(found[1])
-    return hex(following + int(near[1] + near[2], 0)) if near else found[1]
-
-
-def _is_fence(mnemonic: str, operands: Sequence[str]) -> bool:
-    """Whether an instruction only orders those before and after it, though it looks like a store."""
-    return mnemonic in _FENCES and operands[1:] == ["0"] and _addressed(operands[0]) == {"rsp"}
-
-
-def _tries(mnemonic: str, operands: Sequence[str]) -> bool:
-    """Whether an instruction is one that a lock may be taken by, in memory that other threads see."""
-    places = [operand for operand in operands if _MEMORY.search(operand)]
-    return mnemonic in _TRIES and len(places) == 1 and not _addressed(places[0]) & {"rsp"}
-
-
-def _told_in(mnemonic: str, operands: Sequence[str]) -> str:
-    """Where that tells what was there before."""
-    if mnemonic == "xchg":
-        return next(WHOLE_REGISTER.get(one, "") for one in operands if not _MEMORY.search(one))
-    return "rax" if mnemonic == "lock cmpxchg" else _FLAGS
-
-
-def _written(mnemonic: str, text: str) -> set[str] | None:
-    """The registers (and ``flags``) that an instruction changes; None if it does what no loop does that only waits."""
-    operands = _operands(text)
-    if _is_fence(mnemonic, operands):
-        return {_FLAGS}
-    if mnemonic in _IDLE or Flow.ON is not flow_of(mnemonic):
-        return set() if flow_of(mnemonic) in (Flow.ON, Flow.BRANCH, Flow.JUMP) else None
-    if mnemonic in _CLOCKS:
-        return set(_CLOCKS[mnemonic])
-    if not operands or "xmm" in text or "ymm" in text:
-        return None
-    if _tries(mnemonic, operands):
-        return {_told_in(mnemonic, operands), _FLAGS}
-    target = WHOLE_REGISTER.get(operands[0])
-    if mnemonic in _COMPARES:
-        return {_FLAGS}
-    if target is None or target in _STACK:
-        return None  # a store, or a register that is used for computing
-    if mnemonic in _COPIES or mnemonic == "lea" or mnemonic.startswith("cmov"):
-        return {target}
-    if mnemonic in _CHANGES or mnemonic.startswith("set"):
-        return {target, _FLAGS}
-    return None
 
 
 def _has_frame_pointer(code: Code) -> bool:
     """Whether ``rbp`` may lead to the stack: it is made to, or a caller's is kept, as in parts that are split off."""
     saves = False
     for mnemonic, text in zip(code.mnemonics, code.operands, strict=True):
-        operands = _operands(text)
+        operands = operands_of(text)
         if mnemonic == "push" and operands == ["rbp"]:
             saves = True
         elif mnemonic == "enter" or (
@@ -448,57 +369,55 @@ def _has_frame_pointer(code: Code) -> bool:
 
 def _step(state: _State, mnemonic: str, text: str) -> bool:
     """Bring up to date what is known; False where the loop gets on in memory, as loops do that work."""
-    operands = _operands(text)
-    if _is_fence(mnemonic, operands):
-        state[_FLAGS] = Value.OTHER
+    operands = operands_of(text)
+    if is_fence(mnemonic, operands):
+        state[FLAGS] = Value.OTHER
         return True
-    if mnemonic in _IDLE or flow_of(mnemonic) is not Flow.ON:
+    if mnemonic in IDLE or flow_of(mnemonic) is not Flow.ON:
         return True
-    if mnemonic in _CLOCKS:
-        state.update(dict.fromkeys(_CLOCKS[mnemonic], Value.OTHER))
+    if mnemonic in CLOCKS:
+        state.update(dict.fromkeys(CLOCKS[mnemonic], Value.OTHER))
         return True
     target = WHOLE_REGISTER.get(operands[0], "")
     if mnemonic == "lea":
         state[target] = _address(state, operands[1])
         return True
-    if any(_MEMORY.search(operand) and _address(state, operand) is Value.OTHER for operand in operands):
+    if any(MEMORY.search(operand) and _address(state, operand) is Value.OTHER for operand in operands):
         return False
-    if _tries(mnemonic, operands):
-        told_in = _told_in(mnemonic, operands)
+    if tries(mnemonic, operands):
+        told = told_in(mnemonic, operands)
         stored = [
-            state.get(WHOLE_REGISTER.get(one, ""), Value.STEADY)
-            for one in operands
-            if not _MEMORY.search(one)
+            state.get(WHOLE_REGISTER.get(one, ""), Value.STEADY) for one in operands if not MEMORY.search(one)
         ]
-        expected = state.get(told_in, Value.STEADY) if told_in == "rax" else Value.STEADY
+        expected = state.get(told, Value.STEADY) if told == "rax" else Value.STEADY
         if max(*stored, expected) is not Value.STEADY:  # it hands something on, or gets on with what it read
             return False
-        state[told_in] = Value.FOREIGN
+        state[told] = Value.FOREIGN
         if mnemonic != "xchg":
-            state[_FLAGS] = Value.FOREIGN
+            state[FLAGS] = Value.FOREIGN
         return True
     values = [_value(state, operand) for operand in operands]
-    if mnemonic in _COMPARES:
-        state[_FLAGS] = max(values)
-    elif mnemonic in _COPIES:
+    if mnemonic in COMPARES:
+        state[FLAGS] = max(values)
+    elif mnemonic in COPIES:
         state[target] = values[1]
     elif mnemonic.startswith(("set", "cmov")):
-        state[target] = max(*values, state.get(_FLAGS, Value.STEADY), Value.STEADY)
+        state[target] = max(*values, state.get(FLAGS, Value.STEADY), Value.STEADY)
     elif mnemonic == "xor" and operands[0] == operands[1]:
-        state[target] = state[_FLAGS] = Value.STEADY
+        state[target] = state[FLAGS] = Value.STEADY
     else:
-        state[target] = state[_FLAGS] = max(values)
+        state[target] = state[FLAGS] = max(values)
     return True
 
 
 def _value(state: _State, operand: str) -> Value:
     """What is known of an operand."""
-    if found := _MEMORY.search(operand):
+    if found := MEMORY.search(operand):
         # what the stack holds may have been put aside there: it decides nothing
-        stack = _STACK[:1] if _NO_FRAME in state else _STACK
+        stack = STACK[:1] if _NO_FRAME in state else STACK
         return (
             Value.STEADY
-            if any(WHOLE_REGISTER.get(word) in stack for word in _words(found))
+            if any(WHOLE_REGISTER.get(word) in stack for word in words_of(found))
             else Value.FOREIGN
         )
     register = WHOLE_REGISTER.get(operand)
@@ -507,14 +426,4 @@ def _value(state: _State, operand: str) -> Value:
 
 def _address(state: _State, operand: str) -> Value:
     """What is known of the address that a memory operand names."""
-    return max((state.get(name, Value.STEADY) for name in _addressed(operand)), default=Value.STEADY)
-
-
-def _addressed(text: str) -> set[str]:
-    """The registers that the address of a memory operand is made of."""
-    found = _MEMORY.search(text)
-    return {WHOLE_REGISTER[word] for word in _words(found) if word in WHOLE_REGISTER} if found else set()
-
-
-def _words(memory: re.Match[str]) -> list[str]:
-    return re.findall(r"[a-z][a-z0-9]*", memory.group(1))
+    return max((state.get(name, Value.STEADY) for name in addressed(operand)), default=Value.STEADY)

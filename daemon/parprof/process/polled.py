@@ -1,8 +1,9 @@
 """What a thread waits for that sleeps in poll(), select() or epoll_wait(), from what ``/proc`` tells of it.
 
-For time to pass, if poll() or select() looks at no file; for an answer, if it looks at a connection that it has made
-itself, as clients with a timeout do, and those that are written around a loop of events; for a pipe, if it looks at
-nothing but pipes that lead to other processes, as who collects what its children write. All else, above all what a
+For time to pass, if poll() or select() looks at no file, or for a time at nothing but counters (``eventfd``), by which
+threads wake each other, and if all looks at nothing but timers; for an answer, if it looks at a connection that it has
+made itself, as clients with a timeout do, and those that are written around a loop of events; for a pipe, if it looks
+at nothing but pipes that lead to other processes, as who collects what its children write. All else, above all what a
 server looks at, may be a request. The rules are those of ``bpf/polls.bpf.c``, which sees threads that fall asleep while
 we look.
 """
@@ -13,14 +14,15 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from parprof.model import AWAITS_ANSWER, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
 from parprof.process.unix_peers import asks_a_server
 
-_POLLS, _SELECTS, _EPOLLS = frozenset((7, 271)), frozenset((23, 270)), frozenset((232, 281, 441))
+_POLL = 7
+_POLLS, _SELECTS, _EPOLLS = frozenset((_POLL, 271)), frozenset((23, 270)), frozenset((232, 281, 441))
 """Numbers of system calls: poll and ppoll, select and pselect6, epoll_wait, epoll_pwait and epoll_pwait2."""
 _MOST = 3
 """Files. Who looks at more serves somebody."""
@@ -30,6 +32,7 @@ _KEPT = re.compile(r"^tfd: *(\d+) ", re.MULTILINE)
 """A file of such a set, in what /proc tells of it."""
 _CLIENT_PORTS = 32768
 """The kernel gives those who connect a port from there on."""
+_COUNTER, _TIMER = "anon_inode:[eventfd]", "anon_inode:[timerfd]"
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _TABLES = ("tcp", "tcp6", "udp", "udp6")
 _NEAR, _FAR, _STATE, _INODE = 1, 2, 3, 9
@@ -54,9 +57,18 @@ def awaited(pid: int, words: list[str], read_memory: Callable[[int, int], bytes]
         if not (second if call in _POLLS else first):
             return AWAITS_TIME
         if call in _POLLS:
-            return _of(pid, _polled(first, second, read_memory))
-        return _of(pid, _selected(first, (second, third), read_memory))
+            return _of(pid, _polled(first, second, read_memory), is_timed=_is_timed(call, words))
+        files = _selected(first, (second, third), read_memory)
+        return _of(pid, files, is_timed=_is_timed(call, words))
     return AWAITS_UNKNOWN
+
+
+def _is_timed(call: int, words: list[str]) -> bool:
+    """Whether a call of poll() or select() ends after a time."""
+    if call == _POLL:
+        return 0 < int(words[3], 16) & 0xFFFFFFFF < 1 << 31
+    at = 3 if call in _POLLS else 5
+    return len(words) > at and int(words[at], 16) != 0
 
 
 def _polled(at: int, count: int, read_memory: Callable[[int, int], bytes]) -> list[int]:
@@ -83,7 +95,9 @@ def _kept(pid: int, fd: int) -> list[int]:
     return files if len(files) <= _MOST_KEPT else []
 
 
-def _of(pid: int, files: Iterable[int]) -> int:
+def _of(pid: int, files: Sequence[int], *, is_timed: bool = False) -> int:
+    if files and _is_for_time(pid, files, is_timed=is_timed):
+        return AWAITS_TIME
     sockets: set[str] = set()
     pipes: list[bool] = []
     for fd in files:
@@ -101,6 +115,12 @@ def _of(pid: int, files: Iterable[int]) -> int:
     if not are_own:
         return AWAITS_PIPE if pipes and all(pipes) else AWAITS_UNKNOWN
     return AWAITS_ANSWER if all(are_own) else AWAITS_UNKNOWN
+
+
+def _is_for_time(pid: int, files: Iterable[int], *, is_timed: bool) -> bool:
+    """Whether nothing ends that but time, as a rule: timers do, or a limit where threads of its own may wake it up."""
+    kinds = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in files}
+    return kinds == {_TIMER} or (is_timed and kinds <= {_TIMER, _COUNTER})
 
 
 def _is_own_pipe(pid: int, fd: int, kind: os.stat_result) -> bool:
