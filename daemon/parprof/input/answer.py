@@ -32,6 +32,9 @@ _WORTH_A_WORD = 10.0
 """Routines of which no growth is known and that cost more percent than so are named beside the advice."""
 _SUPERLINEAR = 30.0
 """A law by which ten times the input takes more than so many times as long is beyond n log n: so must the slope be."""
+_CLEARLY = 5.0
+"""How many times the law's error n log n must have at least to be out of the question, though the slope at the larger
+sizes, which may change among them, might be linear."""
 _STEP_CALLS, _STEP_SPREAD = 1000, 50.0
 """A step of others' work: called so often, at least, with no call that costs more than so many times the mean, as one
 does that makes a table larger now and then."""
@@ -238,7 +241,8 @@ def is_sure(law: Fit) -> bool:
 def _slope_is_known(law: Fit) -> bool:
     if law.tenfold <= _STEEP:
         return True
-    if law.tenfold > _SUPERLINEAR and law.exponent - law.exponent_error <= 1:
+    might_be_linear = law.exponent - law.exponent_error <= 1 and law.linear_error < _CLEARLY * law.error
+    if law.tenfold > _SUPERLINEAR and might_be_linear:
         return False
     differs = abs(law.steepness - law.exponent)
     return law.exponent_error <= _SLOPE_WITHIN and differs <= max(law.exponent_error, _SLOPE_BESIDE)
