@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from parprof.causes.ownership import interpreter
 from parprof.errors import UsageError
 from parprof.input.fit import ALIKE, CONSTANT, EXPONENTIAL, NOISY, Fit, Size, fit
 from parprof.input.model import InputProfile, Point, Routine, RoutineName
@@ -253,10 +254,21 @@ def advice(found: list[Line]) -> str:
     if not found:
         return "no routine was seen: was the program built for it, and did it call anything?"
     explosive = grows_exponentially(found)
-    if explosive:
-        rest = _advice([line for line in found if line.law.reason != EXPONENTIAL])
-        return f"{_explosion(explosive)}{f'; apart from it: {rest}' if rest else ''}"
-    return _advice(found)
+    if not explosive:
+        return _advice(found)
+    rest = _advice([line for line in found if line.law.reason != EXPONENTIAL])
+    return f"{_explosion(explosive)}{f'; apart from it: {rest}' if rest else ''}"
+
+
+def _of_interpreter(*named: Line | None) -> str:
+    """What is to be said where routines that are named are an interpreter's; empty if none is."""
+    modules = (line.routine.identity.module for line in named if line)
+    name = next(filter(None, map(interpreter, modules)), "")
+    return (
+        f"; {name} runs a script, whose functions are not told apart: this is a routine of its own"
+        if name
+        else ""
+    )
 
 
 def grows_exponentially(found: Sequence[Line]) -> Line | None:
@@ -282,7 +294,8 @@ def _advice(found: list[Line]) -> str:
         return ""
     line, unknown = hurts_first(found), costly_unknown(found)
     if line is None or (unknown and line.law.model == CONSTANT):
-        return _nothing_known(unknown or found[0])
+        dearest = unknown or found[0]
+        return f"{_nothing_known(dearest)}{_of_interpreter(dearest)}"
     law, identity = line.law, line.routine.identity
     out = (
         f"{full_name(identity)} {growth(law)} ({law.n_sizes} sizes, {law.smallest:.0f} to {law.largest:.0f}): "
@@ -296,7 +309,7 @@ def _advice(found: list[Line]) -> str:
     if unknown:
         name = unknown.routine.identity.name
         parts.append(f"how {name} grows ({_share(unknown)}) is not known: {why_unknown(unknown)}")
-    return "; ".join([out, *parts])
+    return f"{'; '.join([out, *parts])}{_of_interpreter(line, unknown)}"
 
 
 def _nothing_known(line: Line) -> str:
