@@ -56,8 +56,8 @@ def sentence(scale: Scale) -> str:
         )
     if main.is_partial and main.widest_team == 0:
         return (
-            "nothing can be said of how it scales: it was killed, or left by _exit, before a region, or all of its "
-            "threads, were over"
+            "nothing can be said of how it scales: it was killed, or left by exit or _exit, before a region, or all of "
+            "its threads, were over"
         )
     if _is_blind(main):
         return (
@@ -139,6 +139,10 @@ def _remedy(site: ScaleSite, main: Prediction) -> str:
         return "even shares for these threads"
     if site.kind == SiteKind.DOACROSS:
         return "a shorter chain (less code between wait and post)"
-    if site.kind in (SiteKind.LOOP, SiteKind.SECTIONS):
+    if site.kind == SiteKind.LOOP:
         return "splitting its longest chunk"
+    if site.kind == SiteKind.SECTIONS:
+        return "as many sections as cores, with even shares,"
+    if site.kind in (SiteKind.CRITICAL, SiteKind.ORDERED):
+        return "even shares"
     return "splitting it"

@@ -338,7 +338,7 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
     if partial:
         runs = ", ".join(map(str, partial))
         notes.append(
-            f"partial: with {runs} threads the program ended inside a region, by a signal or by _exit"
+            f"partial: with {runs} threads the program ended inside a region, by a signal, exit or _exit"
         )
     if is_serial:
         notes.append(
