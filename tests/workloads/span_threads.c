@@ -166,6 +166,22 @@ static void *chains(void *number)
 	return NULL;
 }
 
+static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+
+static void prepare(void)
+{
+	parprof_span_work((unsigned long)(10 * n));
+}
+
+/* What one of them does, before n of each. */
+static void *once(void *number)
+{
+	for (int i = 0; i < 2; i++)
+		pthread_once(&prepared, prepare);
+	parprof_span_work((unsigned long)n);
+	return number;
+}
+
 /* As a library's pool that nobody uses: what is done beside it, the first thread does. */
 static void *idles(void *number)
 {
@@ -195,7 +211,7 @@ int main(int count, char **arguments)
 		{"triangle", triangle}, {"rounds", rounds}, {"locked", locked}, {"turns", turns}, {"leaves", leaves},
 		{"ends", ends},		{"joins", joins},   {"idles", idles}, {"again", turns},
 		{"nested", nested},	{"reads", reads},   {"spins", spins},	{"timed", timed},
-		{"tries", tries},	{"chains", chains},
+		{"tries", tries},	{"chains", chains}, {"once", once},
 	};
 	void *(*body)(void *) = NULL;
 	pthread_t threads[THREADS];
