@@ -173,13 +173,13 @@ static void prepare(void)
 	parprof_span_work((unsigned long)(10 * n));
 }
 
-/* What one of them does, before n of each. */
+/* What one of them does, before thread i works (i + 1) n. */
 static void *once(void *number)
 {
 	for (int i = 0; i < 2; i++)
 		pthread_once(&prepared, prepare);
-	parprof_span_work((unsigned long)n);
-	return number;
+	parprof_span_work(((unsigned long)number + 1) * (unsigned long)n);
+	return NULL;
 }
 
 /* As a library's pool that nobody uses: what is done beside it, the first thread does. */
