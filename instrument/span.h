@@ -82,6 +82,7 @@ struct phase {
 	struct prof work;
 	struct prof holds; /* by lock */
 	uint64_t busiest;  /* what the thread did that did most, with the runtime's own code */
+	uint64_t most;	   /* the same of threads of POSIX, without that code */
 	struct loop *loops;
 	struct doacross *doacrosses;
 	struct stages stages; /* of the member that makes tasks */
@@ -118,7 +119,7 @@ struct team {
 	bool is_foreign;  /* by a thread that is not the process's first */
 	bool is_outermost; /* and begun where a strand ended: not by a thread that is not followed */
 	bool is_alone;	   /* such a one with one thread */
-	_Atomic bool has_nested;
+	_Atomic uint32_t widest_nested; /* threads at once in a region that one of its members began; 0: none had several */
 	/* in it, that are over: */
 	_Atomic uint32_t nested; /* regions */
 	_Atomic uint64_t tasks;
@@ -380,6 +381,7 @@ void span_member_begin(struct thread *self, struct team *team);
 void span_init_implicit(struct frame *frame, struct team *team);
 struct frame *span_share(struct thread *self, struct team *team);
 void span_member_end(struct thread *self);
+uint32_t span_at_once(struct team *team);
 void span_team_end(struct thread *self, struct team *team, struct frame *frame, struct frame *implicit);
 void span_before_barrier(struct thread *self);
 void span_after_barrier(struct thread *self, uintptr_t address);

@@ -68,7 +68,7 @@ void span_phase_init(struct phase *phase)
 	phase->group.patterns = NULL;
 	phase->loops = NULL;
 	phase->doacrosses = NULL;
-	phase->called = phase->busiest = 0;
+	phase->called = phase->busiest = phase->most = 0;
 	forget_stages(phase);
 	memset(&phase->loop_calls, 0, sizeof(phase->loop_calls));
 	prof_init(&phase->group.best_prof);
@@ -85,7 +85,7 @@ static void reset(struct phase *phase)
 	prof_clear(&phase->group.best_prof);
 	prof_clear(&phase->work);
 	prof_clear(&phase->holds);
-	phase->busiest = 0;
+	phase->busiest = phase->most = 0;
 	forget_stages(phase);
 }
 
@@ -149,20 +149,35 @@ static void add_stages(struct phase *phase, uint64_t extra)
 	prof_free(&rest);
 }
 
+static void note_at_once(struct span_site *site, uint32_t threads)
+{
+	if (site->at_once < threads)
+		site->at_once = threads;
+}
+
+/* A path of several threads, of which none did all, is one of threads that waited for each other. */
+static void add_uneven(struct team *team, struct phase *phase, struct span_site *site, uint64_t least, uint64_t even)
+{
+	uint64_t most = phase->most > even ? phase->most : even;
+
+	site->uneven += least - even;
+	if (team->is_posix && least > most)
+		site->chained += least - most;
+}
+
 /* What one phase of an outermost region adds to the program's: it takes no less than its longest path, its work
  * divided by the cores that the team can use, the hold time of any lock, and its stages of tasks one after the other. */
 static void add_to_record(struct team *team, struct phase *phase, uint32_t site, uint64_t length, bool is_last)
 {
 	struct prof *path = &phase->group.best_prof;
 	struct prof_entry *entries = prof_entries(path);
-	uint32_t cores = team->size, wide;
+	uint32_t wide = span_at_once(team), cores = atomic_load(&team->widest_nested) ? wide : team->size;
 	struct hold hold = span_longest_hold(&phase->holds);
 	uint64_t even, extra, least, alone;
 
 	begin_update();
 	alone = span_record->sites[site].bound;
-	/* members of nested teams may use the other cores; and a team may be larger than the cores */
-	if (span_record->threads && (atomic_load(&team->has_nested) || cores > span_record->threads))
+	if (span_record->threads && cores > span_record->threads)
 		cores = span_record->threads;
 	even = prof_total(&phase->work) / cores;
 	extra = span_stages_extra(team, phase, length, cores);
@@ -174,6 +189,7 @@ static void add_to_record(struct team *team, struct phase *phase, uint32_t site,
 	for (uint32_t i = 0; i < phase->work.length; i++) {
 		span_record->sites[entries[i].site].work += entries[i].cycles;
 		span_record->sites[entries[i].site].count += entries[i].count;
+		note_at_once(&span_record->sites[entries[i].site], wide);
 	}
 	entries = prof_entries(&phase->holds);
 	for (uint32_t i = 0; i < phase->holds.length; i++) {
@@ -182,7 +198,7 @@ static void add_to_record(struct team *team, struct phase *phase, uint32_t site,
 	}
 	least = length + extra > even ? length + extra : even;
 	if (least > even && largest(path))
-		span_record->sites[largest(path)->site].uneven += least - even;
+		add_uneven(team, phase, &span_record->sites[largest(path)->site], least, even);
 	if (hold.cycles > least) {
 		span_record->sites[hold.site].bound += hold.cycles;
 		span_record->sites[hold.site].critical += hold.cycles - least;
@@ -199,7 +215,6 @@ static void add_to_record(struct team *team, struct phase *phase, uint32_t site,
 	alone = team->is_posix ? span_record->sites[site].bound - alone : 0;
 	span_record->scheduled += (phase->busiest > least ? phase->busiest : least) - alone;
 	span_root.c += length;
-	wide = team->is_posix && team->at_once < team->size ? team->at_once : team->size;
 	if (wide > span_record->widest_team)
 		span_record->widest_team = wide;
 	if (team->is_foreign)

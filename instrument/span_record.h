@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define SPAN_MAGIC 0x314e415053505250ull /* "PRPSPAN1" */
-#define SPAN_VERSION 4
+#define SPAN_VERSION 5
 #define SPAN_MAX_SITES 4096
 #define SPAN_MAX_MODULES 256
 #define SPAN_MAX_CALLS 4096
@@ -77,6 +77,8 @@ struct span_site {
 	uint64_t uneven;   /* of the bound: what a longest path adds to the even share of the work */
 	uint64_t critical; /* of the bound: what a lock's hold times add */
 	uint64_t hold;     /* of a lock */
+	uint64_t chained;  /* of uneven: what threads of POSIX, who waited for each other, did beyond what any one did */
+	uint64_t at_once;  /* the most threads of a phase that it is in */
 };
 
 /* A call site: one function called from one address. Filled in when the process ends. */

@@ -193,6 +193,25 @@ void span_after_barrier(struct thread *self, uintptr_t address)
 	}
 }
 
+/* The most threads that a team and the regions within it may have had at work at a time. */
+uint32_t span_at_once(struct team *team)
+{
+	uint32_t size = team->is_posix && team->at_once < team->size ? team->at_once : team->size;
+	uint32_t nested = atomic_load_explicit(&team->widest_nested, memory_order_relaxed);
+
+	return nested ? size * nested : size;
+}
+
+static void note_nested(struct team *outer, uint32_t threads)
+{
+	uint32_t known = atomic_load_explicit(&outer->widest_nested, memory_order_relaxed);
+
+	while (threads > 1 && known < threads &&
+	       !atomic_compare_exchange_weak_explicit(&outer->widest_nested, &known, threads, memory_order_relaxed,
+						      memory_order_relaxed))
+		;
+}
+
 /* The team's last barrier is over: nobody works for it any more. */
 void span_team_end(struct thread *self, struct team *team, struct frame *frame, struct frame *implicit)
 {
@@ -222,8 +241,8 @@ void span_team_end(struct thread *self, struct team *team, struct frame *frame, 
 
 		atomic_fetch_add_explicit(&outer->nested, 1 + team->nested, memory_order_relaxed);
 		atomic_fetch_add_explicit(&outer->tasks, team->tasks, memory_order_relaxed);
-		if (team->size > 1)
-			atomic_store_explicit(&outer->has_nested, true, memory_order_relaxed);
+		if (!team->is_pool) /* those share its threads */
+			note_nested(outer, span_at_once(team));
 	}
 	finish_ended(team);
 	span_phase_finish(team, last,

@@ -88,7 +88,7 @@ uint64_t span_stages_extra(struct team *team, struct phase *phase, uint64_t leng
 	struct stages *stages = &phase->stages;
 	uint64_t done;
 
-	if (phase->makers != 1 || stages->is_unknown || phase->loops || phase->doacrosses || atomic_load(&team->has_nested) ||
+	if (phase->makers != 1 || stages->is_unknown || phase->loops || phase->doacrosses || atomic_load(&team->widest_nested) ||
 	    phase->others > length / NEGLIGIBLE)
 		return 0;
 	if (!stages->is_open)

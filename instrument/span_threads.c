@@ -153,6 +153,8 @@ static void leave_account(struct thread *self)
 		prof_union(&threads_team.phases[0].holds, &self->implicit->holds);
 		prof_clear(&self->implicit->work);
 		prof_clear(&self->implicit->holds);
+		if (self->implicit->worked > threads_team.phases[0].most)
+			threads_team.phases[0].most = self->implicit->worked;
 		threads_team.phases[0].called += self->implicit->called;
 		self->implicit->called = 0;
 		if (span_is_length_known(self->frame))

@@ -46,6 +46,32 @@ def test_the_advice_names_the_steep_one_not_the_dear_one() -> None:
     assert text.endswith("33 % of its input came from other threads")
 
 
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("python3.11", "python3.11"),
+        ("libpython3.11.so.1.0", "libpython3.11.so.1.0"),
+        ("perl", "perl"),
+        ("mawk", "mawk"),
+        ("book", ""),
+        ("_speedups.cpython-311-x86_64-linux-gnu.so", ""),
+    ],
+)
+@pytest.mark.parametrize("power", [0, 1, 2])
+def test_a_routine_of_an_interpreter_is_no_function_of_the_script(
+    module: str, name: str, power: float
+) -> None:
+    profile = InputProfile("python3 book.py", "valgrind", BLOCKS)
+    routine = profile.routine(RoutineName("list_extend", module))
+    for n in SIZES if power else (10, 11):
+        routine.add(
+            Point(n, n, 3, 3 * n, 3 * n, 0, 0, 3 * round(n**power), round(n**power), 3 * round(n**power))
+        )
+    text = advice(lines(profile))
+    own = f"; {name} runs a script, whose functions are not told apart: this is a routine of its own"
+    assert "list_extend" in text and text.endswith(own) == bool(name)
+
+
 def test_a_steep_one_that_will_be_small_beside_another_one_is_not_the_first() -> None:
     """A sort's leaves: n log n, up to where merges begin, which cost 20 times as much."""
     found = lines(make(merge=(3000, 1), leaves=(4, 1.6)))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parprof.input.answer import is_sure
 from parprof.input.fit import Size, fit, slope
 
 SIZES = [10, 16, 25, 40, 63, 100, 160, 250, 400, 630, 1000]
@@ -154,6 +155,70 @@ STATEMENTS = [
     *((1427, 28_500, 1), (1449, 28_796, 1)),
 ]
 """Of sqlite3VdbeExec (3.40, Valgrind): size, mean cost and calls. It fills tables and joins them without an index."""
+
+
+FIXED: dict[str, tuple[str, list[tuple[int, int]]]] = {
+    # (cells, blocks) that the tool counted; each call reads some cells however long its words or arrays are
+    "edit distance": (
+        "n^2",
+        [(10, 658), (12, 1210), (18, 2912), (24, 6964), (34, 15162), (54, 41168), (80, 91692), (130, 252704),
+         (204, 644222), (304, 1446250)],
+    ),
+    "a hash table with one chain": (
+        "n^2",
+        [(27, 2693), (36, 4121), (46, 8712), (65, 18806), (85, 37357), (128, 94698), (183, 207426), (283, 544345),
+         (436, 1351490), (640, 3005890)],
+    ),
+    "a recursion with memory": (
+        "n^2",
+        [(5, 362), (6, 582), (9, 1427), (13, 3604), (18, 7776), (28, 20960), (40, 46509), (65, 127927), (103, 325431),
+         (153, 729968)],
+    ),
+    "bubble sort": (
+        "n^2",
+        [(12, 494), (17, 1098), (27, 3099), (42, 7997), (62, 17831), (102, 49710), (152, 114781), (252, 313724),
+         (402, 805403), (602, 1808570)],
+    ),
+    "triples": (
+        "n^3",
+        [(5, 37), (6, 122), (8, 366), (11, 1142), (15, 2927), (22, 11482), (32, 37822), (47, 125582), (62, 295242)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_a_fixed_part_makes_no_law_steeper(name: str) -> None:
+    """They were n^2 log n, n^2.05 and n^3.25."""
+    model, points = FIXED[name]
+    found = fit([Size(n, cost) for n, cost in points])
+    assert found.model == model, found
+    assert found.tenfold <= 10.0 ** int(model[-1])
+    assert is_sure(found)
+
+
+SORTS = {
+    "Dijkstra's": [(590, 5475), (896, 8266), (1484, 14679), (2366, 24741), (4124, 43878), (5852, 67165),
+                   (11774, 140807), (23576, 303433), (47084, 646716), (94160, 1375320)],
+    "longest sequence": [(52, 1498), (77, 2058), (127, 3358), (202, 5537), (352, 10161), (502, 14609), (1002, 31511),
+                         (2002, 66604), (4002, 140546), (8002, 295990)],
+    "Shell's": [(52, 2862), (77, 4713), (127, 8099), (202, 16382), (352, 31185), (502, 46353), (1002, 108753),
+                (2002, 251380), (4002, 592938), (8002, 1367680)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SORTS)
+def test_what_takes_a_logarithm_has_no_fixed_part(name: str) -> None:
+    assert fit([Size(n, cost) for n, cost in SORTS[name]]).model == "n log n"
+
+
+def test_a_square_that_is_small_at_first_is_known_to_be_more_than_linear() -> None:
+    """`s = s + word`: most is the allocator's, and 128 bytes are a block. The slope changes: one line fits badly."""
+    points = [(302, 15990), (452, 22665), (752, 48235), (1202, 94954), (2102, 188017), (3002, 297738), (6002, 683378),
+              (12002, 1645520), (24002, 4304180), (48002, 12610300)]  # fmt: skip
+    found = fit([Size(n, cost) for n, cost in points])
+    assert found.model == "n^2" and 60 < found.tenfold < 75
+    assert found.exponent - found.exponent_error < 1
+    assert is_sure(found)
 
 
 def test_of_a_routine_that_does_two_things_the_worse_one_is_told() -> None:

@@ -36,7 +36,7 @@ def resolve(where: Address) -> tuple[Frame, ...]:
 def site(kind: SiteKind, line: int, work: float, bound: float, **more: float) -> SiteRecord:
     return SiteRecord(
         line, kind, address(line), NOWHERE, work, 1, bound, 1, bound, more.get("uneven", 0.0),
-        more.get("critical", 0.0), more.get("hold", 0.0),
+        more.get("critical", 0.0), more.get("hold", 0.0), more.get("chained", 0.0), int(more.get("at_once", 0)),
     )  # fmt: skip
 
 
@@ -115,6 +115,9 @@ def test_what_is_used_and_what_is_lost_is_all() -> None:
             "critical section at solve.c:5 in solve holds a lock",
         ),
         ((site(SiteKind.TASK, 5, 2.0, 1.0, uneven=0.9), EVEN), "is a chain of tasks on the longest path"),
+        ((site(SiteKind.SECTIONS, 5, 2.0, 1.0, uneven=0.8), EVEN), "as many sections as cores, with even shares"),
+        ((site(SiteKind.CRITICAL, 5, 9.0, 2.0, uneven=1.1), EVEN), "2.2 times the mean, and is 69 % of the time"),
+        ((site(SiteKind.CRITICAL, 5, 9.0, 2.0, uneven=1.1), EVEN), "left; even shares would give x10.0"),
         ((site(SiteKind.DOACROSS, 5, 2.0, 1.0, uneven=0.9), EVEN), "a shorter chain (less code between"),
         ((EVEN,), "on 10 cores at best x10.0: no single site stands in the way"),
         ((), "nothing was measured"),
@@ -141,18 +144,39 @@ def test_a_killed_program_is_marked() -> None:
 
 
 def test_a_program_that_chooses_its_threads_itself_is_told_of() -> None:
-    assert any("largest team had 4" in note for note in scale_of(record(SERIAL, EVEN, widest=4)).notes)
+    assert any("at most 4 at once" in note for note in scale_of(record(SERIAL, EVEN, widest=4)).notes)
 
 
 def test_threads_of_posix_that_are_fewer_than_the_cores_are_not_called_uneven() -> None:
     """Two threads that are as long as each other, on ten cores: `even shares` of two would change nothing."""
-    two = site(SiteKind.THREAD, 40, 9.0, 4.6, uneven=3.7)
+    two = site(SiteKind.THREAD, 40, 9.0, 4.6, uneven=3.7, at_once=3)
     narrow = scale_of(record(SERIAL, two, widest=3))
     assert "at most 3 threads at once, whose number the program chooses" in sentence(narrow)
     assert "10 threads with even shares would give x5.26" in sentence(narrow)
     assert any("had at most 3 at once" in note for note in narrow.notes)
-    wide = scale_of(record(SERIAL, two, widest=11))
+    wide = scale_of(record(SERIAL, replace(two, at_once=11), widest=11))
     assert "ends unevenly" in sentence(wide) and not any("at once" in note for note in wide.notes)
+
+
+@pytest.mark.parametrize("kind", [SiteKind.REGION, SiteKind.PHASE, SiteKind.LOOP, SiteKind.TASK])
+def test_a_small_team_is_told_also_where_others_are_large(kind: SiteKind) -> None:
+    """A region with num_threads(4) on ten cores: no schedule makes its equal shares more even."""
+    four = site(kind, 40, 4.0, 1.0, at_once=4)
+    found = sentence(scale_of(record(replace(EVEN, at_once=10), four)))
+    assert "with at most 4 threads at once, whose number the program chooses; 10 threads with even" in found
+
+
+def test_a_chain_in_a_small_team_is_a_chain() -> None:
+    chain = site(SiteKind.TASK, 40, 4.0, 4.0, uneven=3.0, at_once=4)
+    assert "is a chain of tasks" in sentence(scale_of(record(EVEN, chain)))
+
+
+def test_threads_that_take_turns_are_not_called_uneven() -> None:
+    """Each starts the next: all do the same, one after the other."""
+    chain = site(SiteKind.THREAD, 40, 9.0, 9.0, uneven=8.1, chained=8.0, at_once=10)
+    found = sentence(scale_of(record(SERIAL, chain)))
+    assert "wait for each other, one after the other" in found and "side by side would give" in found
+    assert "uneven" not in found and "shares" not in found
 
 
 def test_the_table_ends_with_what_is_not_modelled() -> None:

@@ -257,6 +257,68 @@ def test_a_serial_run_deals_out_chunks(directory: Path) -> None:
     assert ns(alone.span_s) == ns(alone.work_s) == ns(serial.work_s)
 
 
+def build_with_the_library(source: str, compiler: str, program: Path) -> None:
+    """The library defines all that these call of the runtime, which is to be linked nevertheless."""
+    libraries = ["-x", "none", "-Wl,--no-as-needed", str(scale_programs.library())]
+    command = [compiler, "-O1", "-fopenmp", "-x", "c", "-", *libraries, "-o", str(program)]
+    subprocess.run(command, input=source.encode(), check=True, timeout=120)
+
+
+NARROW = """
+extern void parprof_span_work(unsigned long);
+int main(void)
+{
+#pragma omp parallel num_threads(2)
+#pragma omp parallel num_threads(2)
+	parprof_span_work(1000);
+#pragma omp parallel num_threads(3)
+	parprof_span_work(1000);
+#pragma omp parallel
+	parprof_span_work(1000);
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_teams_that_are_smaller_than_the_machine(tmp_path: Path, compiler: str) -> None:
+    """Two teams of two in a team of two have equal shares on four cores, whatever else there is."""
+    program, records = tmp_path / "narrow", tmp_path / "records"
+    records.mkdir()
+    build_with_the_library(NARROW, compiler, program)
+    env = {**scale_programs.variables(records, 8), "OMP_MAX_ACTIVE_LEVELS": "2"}
+    subprocess.run([str(program)], env=env, check=True, timeout=60)
+    (record,) = scale_programs.records_of(records)
+    regions = [one for one in record.sites if one.kind == SiteKind.REGION and one.work_s]
+    assert sorted((one.at_once, ns(one.work_s)) for one in regions) == [(3, 3000), (4, 4000), (8, 8000)]
+    assert ns(record.bound_s) == 3000
+    assert not any(one.uneven_s for one in regions)
+    assert record.widest_team == 8
+
+
+TEAMS = """
+extern void parprof_span_work(unsigned long);
+int main(void)
+{
+#pragma omp teams num_teams(2)
+#pragma omp distribute parallel for
+	for (int i = 0; i < 16; i++)
+		parprof_span_work(1000);
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_a_team_of_teams_has_the_cores_that_are_asked_for(tmp_path: Path, compiler: str) -> None:
+    """LLVM's runtime would share out the machine's own."""
+    program, records = tmp_path / "teams", tmp_path / "records"
+    records.mkdir()
+    build_with_the_library(TEAMS, compiler, program)
+    subprocess.run([str(program)], env=scale_programs.variables(records, 8), check=True, timeout=60)
+    (record,) = scale_programs.records_of(records)
+    assert ns(record.work_s) == 16_000
+    assert ns(record.bound_s) == 2000  # libgomp has one team after the other
+
+
 OFFLOADS = """
 static int results[4];
 int main(void)

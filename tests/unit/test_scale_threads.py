@@ -36,6 +36,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("leaves", 12.5, 6, 6),
         ("ends", 11.5, 5, 5),
         ("joins", 6.5, 4, 4),
+        # whoever comes first does it, and those that come later go on after it, too
+        ("once", 22.5, 16, 16),
         ("idles", 2.5, 2.5, 2.5),
         # a condition's waiters of before are no part of a later computation
         ("again", 6.9, 6.4, 6.4),
@@ -57,6 +59,26 @@ def test_the_span_of_threads(directory: Path, form: str, work: float, span: floa
     )
     # the first thread and those that it made, whatever it was asked for
     assert record.widest_team == 5
+
+
+@pytest.mark.parametrize(
+    ("form", "uneven", "chained"),
+    [
+        ("triangle", 4 - 10.5 / 8, 0),
+        # none of them works for longer than n
+        ("turns", 4 - 4.5 / 8, 3),
+        ("chains", 4 - 4.5 / 8, 3),
+        # each has 13 n to do
+        ("rounds", 40 - 52.5 / 8, 27),
+    ],
+)
+def test_threads_that_wait_for_each_other(directory: Path, form: str, uneven: float, chained: float) -> None:
+    """What makes a path longer than any thread's own work is not that their shares are uneven. In units of n."""
+    record = run(directory, 8, "span_threads", form, str(N))
+    threads = sites(record, SiteKind.THREAD)
+    assert sum(one.uneven_s for one in threads) * 1e9 == pytest.approx(uneven * N, abs=1)
+    assert sum(one.chained_s for one in threads) * 1e9 == pytest.approx(chained * N, abs=1)
+    assert max(one.at_once for one in threads) == 5
 
 
 def test_fewer_cores_than_threads(directory: Path) -> None:

@@ -32,7 +32,7 @@ BESIDE_HOOKS = re.compile(
     r"|pthread_(mutex_(lock|trylock|timedlock|clocklock|unlock)|spin_(lock|trylock|unlock))"
     r"|pthread_rwlock_((|try|timed|clock)(rd|wr)lock|unlock)"
     # threads of POSIX, where no runtime is followed
-    r"|sem_(init|close|post|wait|trywait|timedwait|clockwait)"
+    r"|pthread_once|sem_(init|close|post|wait|trywait|timedwait|clockwait)"
     r"|pthread_(create|join|barrier_(init|wait)|cond_(signal|broadcast|wait|timedwait|clockwait))"
     # by what Rust's and C++'s libraries wait; in front of that they yield
     r"|syscall|sched_yield"

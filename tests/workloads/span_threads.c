@@ -153,6 +153,35 @@ static void *joins(void *number)
 	return NULL;
 }
 
+/* Each but the last starts the next when it has worked, and waits for it. */
+static void *chains(void *number)
+{
+	pthread_t next;
+
+	parprof_span_work((unsigned long)n);
+	if ((long)number == THREADS - 1)
+		return NULL;
+	pthread_create(&next, NULL, chains, (void *)((long)number + 1));
+	pthread_join(next, NULL);
+	return NULL;
+}
+
+static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+
+static void prepare(void)
+{
+	parprof_span_work((unsigned long)(10 * n));
+}
+
+/* What one of them does, before thread i works (i + 1) n. */
+static void *once(void *number)
+{
+	for (int i = 0; i < 2; i++)
+		pthread_once(&prepared, prepare);
+	parprof_span_work(((unsigned long)number + 1) * (unsigned long)n);
+	return NULL;
+}
+
 /* As a library's pool that nobody uses: what is done beside it, the first thread does. */
 static void *idles(void *number)
 {
@@ -182,7 +211,7 @@ int main(int count, char **arguments)
 		{"triangle", triangle}, {"rounds", rounds}, {"locked", locked}, {"turns", turns}, {"leaves", leaves},
 		{"ends", ends},		{"joins", joins},   {"idles", idles}, {"again", turns},
 		{"nested", nested},	{"reads", reads},   {"spins", spins},	{"timed", timed},
-		{"tries", tries},
+		{"tries", tries},	{"chains", chains}, {"once", once},
 	};
 	void *(*body)(void *) = NULL;
 	pthread_t threads[THREADS];
@@ -198,13 +227,13 @@ int main(int count, char **arguments)
 	parprof_span_work((unsigned long)n);
 	if (body == tries)
 		pthread_mutex_lock(&mutex);
-	for (long i = 0; i < THREADS; i++) {
+	for (long i = 0; i < (body == chains ? 1 : THREADS); i++) {
 		pthread_create(&threads[i], NULL, body, (void *)i);
 		if (i < THREADS - 1)
 			others[i] = threads[i];
 	}
 	parprof_span_work((unsigned long)n / 2);
-	for (long i = body == joins ? THREADS - 1 : 0; i < THREADS; i++)
+	for (long i = body == joins ? THREADS - 1 : 0; i < (body == chains ? 1 : THREADS); i++)
 		pthread_join(threads[i], NULL);
 	if (!strcmp(arguments[1], "again"))
 		again();

@@ -42,7 +42,8 @@ _MPI = re.compile(
 )
 """Its libraries, and the programs that start processes for it."""
 _INTERPRETERS = re.compile(
-    r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua|R|beam\.smp|mono(?:-sgen|-boehm)?)-?[\d.]*(?:\.so\S*)?\Z"
+    r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua|[gm]awk|R|beam\.smp|mono(?:-sgen|-boehm)?)"
+    r"-?[\d.]*(?:\.so\S*)?\Z"
 )
 _OF_PERL = re.compile(r"(?:threads|shared)\.so\Z")
 """What it runs programs by in threads: its only modules with common names that others' code is below."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from parprof.causes.ownership import interpreter
 from parprof.errors import UsageError
 from parprof.input.fit import ALIKE, CONSTANT, EXPONENTIAL, NOISY, Fit, Size, fit
 from parprof.input.model import InputProfile, Point, Routine, RoutineName
@@ -32,6 +33,9 @@ _WORTH_A_WORD = 10.0
 """Routines of which no growth is known and that cost more percent than so are named beside the advice."""
 _SUPERLINEAR = 30.0
 """A law by which ten times the input takes more than so many times as long is beyond n log n: so must the slope be."""
+_CLEARLY = 5.0
+"""How many times the law's error n log n must have at least to be out of the question, though the slope at the larger
+sizes, which may change among them, might be linear."""
 _STEP_CALLS, _STEP_SPREAD = 1000, 50.0
 """A step of others' work: called so often, at least, with no call that costs more than so many times the mean, as one
 does that makes a table larger now and then."""
@@ -238,7 +242,8 @@ def is_sure(law: Fit) -> bool:
 def _slope_is_known(law: Fit) -> bool:
     if law.tenfold <= _STEEP:
         return True
-    if law.tenfold > _SUPERLINEAR and law.exponent - law.exponent_error <= 1:
+    might_be_linear = law.exponent - law.exponent_error <= 1 and law.linear_error < _CLEARLY * law.error
+    if law.tenfold > _SUPERLINEAR and might_be_linear:
         return False
     differs = abs(law.steepness - law.exponent)
     return law.exponent_error <= _SLOPE_WITHIN and differs <= max(law.exponent_error, _SLOPE_BESIDE)
@@ -249,10 +254,21 @@ def advice(found: list[Line]) -> str:
     if not found:
         return "no routine was seen: was the program built for it, and did it call anything?"
     explosive = grows_exponentially(found)
-    if explosive:
-        rest = _advice([line for line in found if line.law.reason != EXPONENTIAL])
-        return f"{_explosion(explosive)}{f'; apart from it: {rest}' if rest else ''}"
-    return _advice(found)
+    if not explosive:
+        return _advice(found)
+    rest = _advice([line for line in found if line.law.reason != EXPONENTIAL])
+    return f"{_explosion(explosive)}{f'; apart from it: {rest}' if rest else ''}"
+
+
+def _of_interpreter(*named: Line | None) -> str:
+    """What is to be said where routines that are named are an interpreter's; empty if none is."""
+    modules = (line.routine.identity.module for line in named if line)
+    name = next(filter(None, map(interpreter, modules)), "")
+    return (
+        f"; {name} runs a script, whose functions are not told apart: this is a routine of its own"
+        if name
+        else ""
+    )
 
 
 def grows_exponentially(found: Sequence[Line]) -> Line | None:
@@ -278,7 +294,8 @@ def _advice(found: list[Line]) -> str:
         return ""
     line, unknown = hurts_first(found), costly_unknown(found)
     if line is None or (unknown and line.law.model == CONSTANT):
-        return _nothing_known(unknown or found[0])
+        dearest = unknown or found[0]
+        return f"{_nothing_known(dearest)}{_of_interpreter(dearest)}"
     law, identity = line.law, line.routine.identity
     out = (
         f"{full_name(identity)} {growth(law)} ({law.n_sizes} sizes, {law.smallest:.0f} to {law.largest:.0f}): "
@@ -292,7 +309,7 @@ def _advice(found: list[Line]) -> str:
     if unknown:
         name = unknown.routine.identity.name
         parts.append(f"how {name} grows ({_share(unknown)}) is not known: {why_unknown(unknown)}")
-    return "; ".join([out, *parts])
+    return f"{'; '.join([out, *parts])}{_of_interpreter(line, unknown)}"
 
 
 def _nothing_known(line: Line) -> str:

@@ -49,6 +49,11 @@ _WIDE = 10.0
 """The largest over the smallest of the larger sizes, at least."""
 _TOLERANCE, _SLACK = 1.3, 0.02
 """How much worse than the best law's a simpler one's error may be."""
+_AS_GOOD = 1.05
+"""How much worse the error of a law of what is beyond a fixed part may be, which is less steep."""
+_PLAIN = (CONSTANT, "log n", "n^0.5", "n", "n^1.5", "n^2", "n^2.5", "n^3")
+_TENFOLD_OF_LINEAR, _TENFOLD_OF_SQUARE = 10.5, 101.0
+"""Laws by which ten times the input takes longer than so are steeper."""
 _CONSTANT_SPREAD = 0.10
 """Costs that vary by so little are constant, whatever the rest is."""
 _MIN_SHARE = 0.2
@@ -74,6 +79,7 @@ _MIN_SIZES_AT_WORST, _MIN_R2_AT_WORST, _MAX_ERROR_AT_WORST = 6, 0.99, 0.15
 _DEAR_AT_WORST = 0.5
 """The part of a routine's cost that calls with the sizes of its worst costs have, at least: else they are accidents."""
 
+_ABOUT_LINEAR = ("n", "n log n")
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 Terms = tuple[Callable[[float], float], ...]
@@ -153,6 +159,8 @@ class Fit:
     beyond the fixed part."""
     fixed: float = 0.0
     """Cells that each call reads whatever its size is: the law is of what is beyond them."""
+    linear_error: float = 0.0
+    """That of n or n log n, whichever fits better: 0 where these were not tried."""
     factor: float = 0.0
     """By how many times the cost grows with each cell, where it grows exponentially."""
     at_worst: bool = False
@@ -175,9 +183,11 @@ def fit(sizes: Sequence[Size]) -> Fit:
     """The law that these follow; where there is none, the one that all but the smallest follow."""
     known = sorted(size for size in sizes if size.n > 0 and size.cost > 0)
     found = _law(known)
-    if found.is_found and not found.at_worst and not found.fixed and found.error > _POOR:
-        return _of_the_larger(known, found) or found
-    return found
+    if not found.is_found or found.at_worst or found.fixed:
+        return found
+    if found.error > _POOR:
+        found = _of_the_larger(known, found) or found
+    return _less_steep(known, found) or found
 
 
 def _law(known: Sequence[Size]) -> Fit:
@@ -212,6 +222,30 @@ def _of_the_larger(known: Sequence[Size], found: Fit) -> Fit | None:
         if is_wide and law.error <= _CLOSE and _cost(larger) >= _DEAR * _cost(known):
             return law
     return None
+
+
+def _less_steep(known: Sequence[Size], found: Fit) -> Fit | None:
+    """A law of what is beyond a fixed part that is less steep; None if none fits the larger sizes as well.
+
+    A few cells that each call reads make n^2 look like n^2 log n, or like n^2.05, most of all at the small sizes. A
+    logarithm goes on at the large ones.
+    """
+    if found.tenfold <= _TENFOLD_OF_LINEAR or found.model in _PLAIN:
+        return None
+    sizes = [size for size in known if size.n >= found.smallest]
+    larger = sizes[max(0, min(len(sizes) // 3, len(sizes) - _MIN_SIZES_BEYOND)) :]
+    law, at_the_end, own = _beyond_a_fixed_part(sizes), _beyond_a_fixed_part(larger), _fit(larger)
+    if not (law.is_found and own.is_found and at_the_end.model == law.model and law.tenfold < found.tenfold):
+        return None
+    is_as_good = at_the_end.error <= _AS_GOOD * own.error
+    # few algorithms are between n^2 and n^3: what fits about as well is more likely
+    is_likelier = found.tenfold > _TENFOLD_OF_SQUARE and at_the_end.error <= _about(own.error)
+    return law if is_as_good or is_likelier else None
+
+
+def _about(error: float) -> float:
+    """The error that a simpler law may have."""
+    return max(_TOLERANCE * error, error + _SLACK)
 
 
 def _at_worst(known: Sequence[Size]) -> Fit | None:
@@ -253,9 +287,7 @@ def _beyond_a_fixed_part(known: Sequence[Size]) -> Fit:
         error, factor = _error_beyond(binned, fixed, power)
         tried.append((error, model, power, factor, fixed))
     best = min(tried)[0]
-    error, model, power, factor, fixed = next(
-        one for one in tried if one[0] <= max(_TOLERANCE * best, best + _SLACK)
-    )
+    error, model, power, factor, fixed = next(one for one in tried if one[0] <= _about(best))
     beyond = [Size(size.n - fixed, size.cost, size.calls) for size in binned]
     r2 = _r2(beyond, _Candidate(model, error, 1.0, lambda n: factor * n**power))
     if error > _MAX_ERROR_BEYOND or r2 < _MIN_R2_BEYOND or beyond[-1].n < MIN_RANGE * beyond[0].n:
@@ -351,6 +383,7 @@ def _fit(known: Sequence[Size]) -> Fit:
         smallest=smallest,
         largest=largest,
         tenfold=best.predict(10 * largest) / best.predict(largest),
+        linear_error=_linear_error(binned),
     )
 
 
@@ -412,8 +445,8 @@ def _binned(sizes: Sequence[Size]) -> list[Size]:
     return out
 
 
-def _choose(sizes: Sequence[Size]) -> _Candidate:
-    smallest = min(size.n for size in sizes)
+def _laws(smallest: float) -> tuple[tuple[str, Terms], ...]:
+    """Those that are tried, of sizes from this one on."""
 
     def log_of_items(n: float) -> float:
         """Items may have many cells, and then the logarithm is of fewer than n."""
@@ -425,7 +458,7 @@ def _choose(sizes: Sequence[Size]) -> _Candidate:
     def items_square_log(n: float) -> float:
         return n * n * log_of_items(n)
 
-    laws = (
+    return (
         *LAWS[:2],
         ("log n", (_one, log_of_items)),
         *LAWS[2:4],
@@ -434,7 +467,15 @@ def _choose(sizes: Sequence[Size]) -> _Candidate:
         ("n^2 log n", (_one, _linear, items_square_log)),
         *LAWS[6:],
     )
-    candidates = [_fitted(name, terms, sizes) for name, terms in laws]
+
+
+def _linear_error(sizes: Sequence[Size]) -> float:
+    laws = _laws(min(size.n for size in sizes))
+    return min(_fitted(name, terms, sizes).error for name, terms in laws if name in _ABOUT_LINEAR)
+
+
+def _choose(sizes: Sequence[Size]) -> _Candidate:
+    candidates = [_fitted(name, terms, sizes) for name, terms in _laws(min(size.n for size in sizes))]
     if candidates[0].error <= _CONSTANT_SPREAD:
         return candidates[0]
     largest = max(size.n for size in sizes)
@@ -444,9 +485,10 @@ def _choose(sizes: Sequence[Size]) -> _Candidate:
     power = min((one for one in powers if not _bends(one, largest)), key=lambda one: one.error)
     candidates.append(power)
     best = min(one.error for one in candidates)
-    limit = max(_TOLERANCE * best, best + _SLACK)
     return next(
-        one for one in candidates if one.error <= limit and (one.own_share >= _MIN_SHARE or one is power)
+        one
+        for one in candidates
+        if one.error <= _about(best) and (one.own_share >= _MIN_SHARE or one is power)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from parprof.instruments.toolchain import Library, compiler_version
@@ -77,6 +78,8 @@ def environment(
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
         "OMP_DYNAMIC": "false",
+        # else LLVM's runtime shares the machine's own cores out to a team of teams
+        "OMP_TEAMS_THREAD_LIMIT": os.environ.get("OMP_TEAMS_THREAD_LIMIT", str(threads)),
     }
 
 

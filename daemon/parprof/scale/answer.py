@@ -7,7 +7,9 @@ from parprof.scale.record import Flag, SiteKind
 
 _MOSTLY_UNSEEN = 0.5
 _FEW = 0.01
+_MOSTLY_BY_TURNS = 0.5
 _OF_ONE_THREAD = (SiteKind.SERIAL, SiteKind.PENDING)
+_CHAINS = (SiteKind.TASK, SiteKind.TASKLOOP, SiteKind.DOACROSS)
 _WORTH = 1.03
 _WORTH_UNEVEN = 1.08
 """Advice that would make less of a difference than this is not given; the second: where shares are uneven. The longest
@@ -54,8 +56,8 @@ def sentence(scale: Scale) -> str:
         )
     if main.is_partial and main.widest_team == 0:
         return (
-            "nothing can be said of how it scales: it was killed, or left by _exit, before a region, or all of its "
-            "threads, were over"
+            "nothing can be said of how it scales: it was killed, or left by exit or _exit, before a region, or all of "
+            "its threads, were over"
         )
     if _is_blind(main):
         return (
@@ -91,8 +93,14 @@ def _serial_sentence(main: Prediction) -> str:
 
 
 def _has_few_threads(site: ScaleSite, main: Prediction) -> bool:
-    """Whether the program made fewer threads than there are cores: how even their shares are is of little weight."""
-    return site.kind == SiteKind.THREAD and 0 < main.widest_team < main.threads
+    """Whether there were fewer threads than cores: how even their shares are is of little weight."""
+    is_chain = site.uneven_s > 0 and site.kind in _CHAINS
+    return not is_chain and site.kind != SiteKind.MASKED and 0 < site.at_once < main.threads
+
+
+def _is_by_turns(site: ScaleSite) -> bool:
+    """Whether its threads, which may have equal shares, are on the longest path one after the other."""
+    return site.kind == SiteKind.THREAD and site.chained_s > _MOSTLY_BY_TURNS * site.uneven_s
 
 
 def _why(site: ScaleSite, main: Prediction) -> str:
@@ -107,10 +115,10 @@ def _why(site: ScaleSite, main: Prediction) -> str:
         return f"is a chain of iterations that wait for each other and is {share}"
     if site.uneven_s and site.kind in (SiteKind.TASK, SiteKind.TASKLOOP):
         return f"is a chain of tasks on the longest path and is {share}"
-    if site.uneven_s and _has_few_threads(site, main):
-        return (
-            f"is {share}, with at most {main.widest_team} threads at once, whose number the program chooses"
-        )
+    if _is_by_turns(site):
+        return f"stands for threads that wait for each other, one after the other on the longest path, and is {share}"
+    if _has_few_threads(site, main):
+        return f"is {share}, with at most {site.at_once} threads at once, whose number the program chooses"
     if site.uneven_s:
         return f"ends unevenly, its longest part {site.uneven_factor:.1f} times the mean, and is {share}"
     return f"is {share}"
@@ -121,14 +129,20 @@ def _remedy(site: ScaleSite, main: Prediction) -> str:
         return "running it in parallel"
     if site.critical_s > site.uneven_s:
         return "doing without the lock"
-    if site.kind in (SiteKind.PHASE, SiteKind.REGION):
-        return "even shares (schedule(dynamic) or smaller chunks)"
+    if _is_by_turns(site):
+        return "letting them work side by side"
     if _has_few_threads(site, main):
         return f"{main.threads} threads with even shares"
+    if site.kind in (SiteKind.PHASE, SiteKind.REGION):
+        return "even shares (schedule(dynamic) or smaller chunks)"
     if site.kind == SiteKind.THREAD:
         return "even shares for these threads"
     if site.kind == SiteKind.DOACROSS:
         return "a shorter chain (less code between wait and post)"
-    if site.kind in (SiteKind.LOOP, SiteKind.SECTIONS):
+    if site.kind == SiteKind.LOOP:
         return "splitting its longest chunk"
+    if site.kind == SiteKind.SECTIONS:
+        return "as many sections as cores, with even shares,"
+    if site.kind in (SiteKind.CRITICAL, SiteKind.ORDERED):
+        return "even shares"
     return "splitting it"

@@ -57,6 +57,10 @@ class ScaleSite:
     speedup_if_fixed: float
     uneven_factor: float
     """How many times the mean the longest share is; 1 where that is not the bound."""
+    chained_s: float = 0.0
+    """Of ``uneven_s``: of a path of threads that waited for each other."""
+    at_once: int = 0
+    """The most threads that there were at once where it is executed; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,8 @@ def _sum(one: SiteRecord, other: SiteRecord) -> SiteRecord:
         bound_s=one.bound_s + other.bound_s,
         uneven_s=one.uneven_s + other.uneven_s,
         critical_s=one.critical_s + other.critical_s,
+        chained_s=one.chained_s + other.chained_s,
+        at_once=max(one.at_once, other.at_once),
     )
 
 
@@ -240,6 +246,8 @@ def _site(one: SiteRecord, record: SpanRecord, resolve: ResolveAddress) -> Scale
         share=one.bound_s / record.bound_s if record.bound_s else 0.0,
         speedup_if_fixed=if_fixed(record, one),
         uneven_factor=_uneven_factor(one, max(record.threads, 1)),
+        chained_s=one.chained_s,
+        at_once=one.at_once,
     )
 
 
@@ -248,7 +256,7 @@ def _uneven_factor(one: SiteRecord, threads: int) -> float:
         return 1.0
     even_s = one.bound_s - one.uneven_s
     if even_s <= 0:  # it stands for all of a path that is longer than itself
-        even_s = one.work_s / threads
+        even_s = one.work_s / min(threads, one.at_once or threads)
     return one.bound_s / even_s if even_s > 0 else 1.0
 
 
@@ -330,7 +338,7 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
     if partial:
         runs = ", ".join(map(str, partial))
         notes.append(
-            f"partial: with {runs} threads the program ended inside a region, by a signal or by _exit"
+            f"partial: with {runs} threads the program ended inside a region, by a signal, exit or _exit"
         )
     if is_serial:
         notes.append(
@@ -341,10 +349,9 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
     if narrow:
         worst = narrow[-1]
         is_posix = any(site.kind == SiteKind.THREAD for site in worst.sites)
-        had = "the program had at most" if is_posix else "the program's largest team had"
         notes.append(
-            f"asked for {worst.threads} threads, {had} {worst.widest_team}{' at once' if is_posix else ''}: "
-            f"it chooses their number itself{' (by an option of its own?)' if is_posix else ''}"
+            f"asked for {worst.threads} threads, the program had at most {worst.widest_team} at once: it chooses their "
+            f"number itself{' (by an option of its own?)' if is_posix else ''}"
         )
     if predictions and predictions[-1].lost.runtime > _UNSEEN_SHARE:
         notes.append(

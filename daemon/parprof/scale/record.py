@@ -12,7 +12,7 @@ from parprof.untrusted import open_regular, visible
 from parprof.values import dataclass
 
 MAGIC = 0x314E415053505250
-VERSION = 4
+VERSION = 5
 MAX_SITES = 4096
 MAX_MODULES = 256
 MAX_CALLS = 4096
@@ -23,7 +23,7 @@ _AMOUNTS = 9
 _UNKNOWN = 0xFFFFFFFF
 
 HEADER = struct.Struct("<QIIQIIIIIIQQQQQQQII256s")
-SITE = struct.Struct("<IIIIQQQQQQQQQQ")
+SITE = struct.Struct("<IIIIQQQQQQQQQQQQ")
 MODULE = struct.Struct("<II24s480s")
 CALL = struct.Struct(f"<IIIIQQQ{2 * _AMOUNTS}Q")
 CHAIN = struct.Struct(f"<II{_CHAIN_CALLS}I{_CHAIN_CALLS}Q")
@@ -107,6 +107,10 @@ class SiteRecord:
     uneven_s: float
     critical_s: float
     hold_s: float
+    chained_s: float = 0.0
+    """Of ``uneven_s``: what threads of POSIX, that waited for each other, did beyond what any one of them did."""
+    at_once: int = 0
+    """The most threads that there were in a phase that it is in; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +340,7 @@ def _sites(
         )
         if not ready or not any(amounts) or kind not in SiteKind.__members__.values():
             continue
-        work, calls, span, span_calls, bound, uneven, critical, hold = amounts
+        work, calls, span, span_calls, bound, uneven, critical, hold, chained, at_once = amounts
         found.append(
             SiteRecord(
                 index,
@@ -351,6 +355,8 @@ def _sites(
                 uneven / per_second,
                 critical / per_second,
                 hold / per_second,
+                chained / per_second,
+                at_once,
             )
         )
     return tuple(found)

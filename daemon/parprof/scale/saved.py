@@ -16,7 +16,7 @@ from typing import Any
 from parprof.errors import ProfileFormatError
 from parprof.scale.model import Scale
 
-SCHEMA = 2
+SCHEMA = 3
 _MOST = 2**63 - 1
 _MAX_TEXT = 1 << 16
 _MAX_PREDICTIONS = 1 << 10
