@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,9 @@ settings.register_profile("parprof", deadline=None)
 settings.load_profile("parprof")
 Life.strict = True
 os.environ.pop("COLUMNS", None)  # pytest-xdist has set it: reports are as wide as that
+# what pytest makes of test modules is kept, also where PYTHONDONTWRITEBYTECODE is set: each worker makes it of all of
+# them, whichever it runs, and took ten seconds for that
+sys.dont_write_bytecode = False
 
 BOOTS_A_MACHINE = "system"
 BOOT_TIMEOUT_S = 1200

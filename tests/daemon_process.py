@@ -296,12 +296,12 @@ def parprof(*arguments: object, user: int = 0, **environment: str) -> subprocess
 def as_user(
     module: str, user: int, *arguments: object, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Call ``main`` of a module. It is imported first: another user may not be able to read our files."""
+    """Call ``main`` of a module. All is imported first for another user, who may not be able to read our files."""
     later = "import locale; from parprof.commands import COMMANDS; [entry.load() for entry in COMMANDS]\n"
     later += "import parprof.commands.late_loops\n"
     code = (
         f"import encodings.idna, os, sys; from {module} import main; user = {user}\n"
-        f"{later if module == 'parprof.__main__' else ''}"
+        f"{later if user and module == 'parprof.__main__' else ''}"
         "if user: os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)\n"
         "sys.exit(main(sys.argv[1:]))"
     )

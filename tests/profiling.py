@@ -7,7 +7,7 @@ import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -97,14 +97,20 @@ class Agreement:
         return self.wrong / self.judged if self.judged else 1.0
 
 
-def compare(trace: list[TraceRecord], truth: Truth, cores: int = 2, since_ns: int = 0) -> Agreement:
-    """Judge every traced sample of the clock event."""
+def compare(
+    trace: list[TraceRecord],
+    truth: Truth,
+    cores: int = 2,
+    since_ns: int = 0,
+    functions: Collection[str] | None = None,
+) -> Agreement:
+    """Judge every traced sample of the clock event. ``functions``: of threads in these alone."""
     out = Agreement()
     for record in trace:
         if record.time_ns < since_ns or truth.near_edge(record.time_ns, EDGE_MARGIN_NS):
             continue
         function = truth.function_at(record.tid, record.time_ns)
-        if function is None:
+        if function is None or (functions is not None and function not in functions):
             continue
         out.judged += 1
         working = truth.working_at(record.time_ns)
@@ -367,15 +373,23 @@ def was_busy(run: Run) -> bool:
     return cpu < 0.9 * sum(interval.wall_ns for interval in run.truth.intervals)
 
 
-def agree(make: Callable[[], Run], minimum: int, limit: float, busy_limit: float) -> Run:
+def agree(
+    make: Callable[[], Run],
+    minimum: int,
+    limit: float,
+    busy_limit: float,
+    functions: Collection[str] | None = None,
+) -> Run:
     """Run until n_w agrees with the program's log, three times at most; nothing may be lost.
+
+    ``functions``: those whose samples are judged; all that work, by default.
 
     A thread that another program preempts between the runtime's call and the logged function works for the
     kernel and not for the log. So a busy machine shows as error, and is given ``busy_limit``.
     """
     for attempt in range(3):
         run = make()
-        agreement = compare(run.session.trace, run.truth)
+        agreement = compare(run.session.trace, run.truth, functions=functions)
         assert agreement.judged >= minimum, f"only {agreement.judged} samples could be judged"
         if agreement.wrong_share <= (busy_limit if attempt == 2 and was_busy(run) else limit):
             break

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.beside
 WORK = "parprof_work_seconds_total"
 
 
-@pytest.mark.alone
 def test_counters_outlive_processes(tmp_path: Path) -> None:
     """Each run of a program adds to one series, which never falls, and functions add up to it."""
     program = dp.build(tmp_path, "again")

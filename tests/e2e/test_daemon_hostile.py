@@ -62,7 +62,6 @@ void *never[] = { GOMP_parallel, GOMP_barrier, GOMP_task, GOMP_critical_start, o
 __attribute__((noinline)) void burns(void) { for (unsigned long i = 0; i < 300000; i++) sink += i; }
 int main(int argc, char **argv) { prctl(PR_SET_NAME, argv[2]); for (;;) burns(); }
 """
-FUNCTIONS = 400_000
 
 
 @pytest.fixture(scope="module")
@@ -216,36 +215,9 @@ def test_a_runtime_of_hostile_bytes(daemon: DaemonProcess, directory: Path) -> N
         check_well(daemon)
 
 
-def bomb(path: Path) -> None:
-    """A program with 400,000 functions, each with a description of its stack."""
-    lines = ['.section .note.GNU-stack,"",@progbits', ".text"]
-    for number in range(FUNCTIONS):
-        lines += [
-            f"f{number}:.cfi_startproc",
-            "push %rbx",
-            ".cfi_def_cfa_offset 16",
-            "pop %rbx",
-            "ret",
-            ".cfi_endproc",
-        ]
-        lines += [f".type f{number},@function", f".size f{number},.-f{number}"]
-    assembled = path.with_name("bomb.o")
-    subprocess.run(["as", "-o", assembled, "-"], input="\n".join(lines).encode() + b"\n", check=True)
-    source = (
-        USES_IT.partition("void GOMP")[0]
-        + "\nstatic volatile unsigned long sink;\n"
-        + USES_IT.partition("};")[2]
-    )
-    subprocess.run(
-        ["gcc", "-O1", "-x", "c", "-", "-x", "none", assembled, "-o", path], input=source.encode(), check=True
-    )
-    assembled.unlink()
-
-
 @pytest.mark.alone
 def test_a_program_of_400_000_functions(daemon: DaemonProcess, directory: Path) -> None:
-    program = directory / (dp.PREFIX + "bomb")
-    bomb(program)
+    program = dp.named(directory, "bomb", "many_functions")
     rss = "process_resident_memory_bytes"
     with ExitStack() as stack:
         calm = stack.enter_context(dp.of_nobody(dp.build(directory, "calm")))

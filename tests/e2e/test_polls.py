@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +108,6 @@ def recorded(profile: Path, mode: str, server: socket.socket) -> tuple[dict[str,
         peer.close()
     assert process.returncode == 0 and told
     return report_of(profile), told
-
-
-def attach(profile: Path, pid: int) -> None:
-    """To one that has said that it is about to wait: when it does."""
-    time.sleep(0.1)
-    words = ("attach", "-q", "--no-report", "-d", 1, "-o", profile, pid)
-    subprocess.run([sys.executable, "-m", "parprof", *map(str, words)], check=True)
 
 
 def of(report: dict[str, Any], function: str, metric: str) -> float:
@@ -218,42 +213,93 @@ def test_a_lock_of_another_process_is_no_request(tmp_path: Path) -> None:
     assert "for a lock that another process has" in cause["what"]
 
 
-@pytest.mark.parametrize("ports", [SERVERS, ANY, UNIX])
-@pytest.mark.parametrize("mode", ["poll", "select", "epoll"])
-def test_one_that_hangs_on_a_server_is_told_of_it(tmp_path: Path, mode: str, ports: range) -> None:
-    """It slept before we came: what is seen of it is what ``/proc`` tells."""
-    profile = tmp_path / "polls.pb.gz"
+CLIENTS, IDLE = ("poll", "select", "epoll"), ("serves", "loops")
+Hanging = tuple[str, range]
+"""A program's mode, and its ports: one that waits, and nothing happens."""
+
+
+@contextmanager
+def client(mode: str, ports: range) -> Iterator[int]:
+    """One that waits for an answer: its process."""
     with listener(ports) as server:
         command = [str(BUILD / "polls"), mode, as_word(place_of(server))]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client, server.accept()[0]:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waits, server.accept()[0]:
             try:
-                assert client.stdout is not None and client.stdout.readline() == "ready\n"
-                attach(profile, client.pid)
+                assert waits.stdout is not None and waits.stdout.readline() == "ready\n"
+                yield waits.pid
             finally:
-                client.kill()
-    report = report_of(profile)
-    (cause,) = report["causes"]
+                waits.kill()
+
+
+@contextmanager
+def idle_server(mode: str, ports: range) -> Iterator[int]:
+    """One that has a client, which asks for nothing: its process."""
+    with listener(ports) as free:
+        place = place_of(free)
+        leave(free)
+    command = [str(BUILD / "polls"), mode, as_word(place)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None and server.stdout.readline() == "ready\n"
+            with connection(place):
+                assert server.stdout.readline() == "ready\n"
+                yield server.pid
+        finally:
+            server.kill()
+
+
+def attached(programs: Iterable[Hanging], folder: Path) -> dict[Hanging, dict[str, Any]]:
+    """The reports on them, to which one attaches at the same time. They slept before: what is seen of them is what
+    ``/proc`` tells."""
+    profiles: dict[Hanging, Path] = {}
+    with ExitStack() as running, ExitStack() as attaching:
+        pids = {
+            (mode, ports): running.enter_context((client if mode in CLIENTS else idle_server)(mode, ports))
+            for mode, ports in programs
+        }
+        time.sleep(0.1)  # they have said that they are about to wait
+        commands = []
+        for number, (program, pid) in enumerate(pids.items()):
+            profiles[program] = folder / f"{number}.pb.gz"
+            words = ("attach", "-q", "--no-report", "-d", 1, "-o", profiles[program], pid)
+            command = [sys.executable, "-m", "parprof", *map(str, words)]
+            commands.append(attaching.enter_context(subprocess.Popen(command)))
+        assert [command.wait() for command in commands] == [0] * len(commands)
+    return {program: report_of(profile) for program, profile in profiles.items()}
+
+
+@pytest.fixture(scope="module")
+def at_once(tmp_path_factory: pytest.TempPathFactory) -> dict[Hanging, dict[str, Any]]:
+    """All of them, each judged once: whoever wants another report has one of its own."""
+    programs = [(mode, ports) for mode in (*CLIENTS, *IDLE) for ports in (SERVERS, ANY, UNIX)]
+    return attached(programs, tmp_path_factory.mktemp("hanging"))
+
+
+@pytest.fixture
+def hanging(at_once: dict[Hanging, dict[str, Any]], tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    def take(*program: Any) -> dict[str, Any]:
+        return at_once.pop(program, None) or attached([program], tmp_path)[program]
+
+    return take
+
+
+@pytest.mark.beside
+@pytest.mark.parametrize("ports", [SERVERS, ANY, UNIX])
+@pytest.mark.parametrize("mode", CLIENTS)
+def test_one_that_hangs_on_a_server_is_told_of_it(
+    mode: str, ports: range, hanging: Callable[..., dict[str, Any]]
+) -> None:
+    (cause,) = hanging(mode, ports)["causes"]
     assert (cause["kind"], cause["function"]) == ("stall", f"asks_by_{mode}") and "for the network" in cause[
         "what"
     ]
 
 
+@pytest.mark.beside
 @pytest.mark.parametrize("ports", [SERVERS, ANY, UNIX])
-@pytest.mark.parametrize("mode", ["serves", "loops"])
-def test_a_server_without_requests_hangs_on_nobody(tmp_path: Path, mode: str, ports: range) -> None:
-    profile = tmp_path / "polls.pb.gz"
-    with listener(ports) as free:
-        place = place_of(free)
-        leave(free)
-    with subprocess.Popen(
-        [str(BUILD / "polls"), mode, as_word(place)], stdout=subprocess.PIPE, text=True
-    ) as server:
-        try:
-            assert server.stdout is not None and server.stdout.readline() == "ready\n"
-            with connection(place):
-                assert server.stdout.readline() == "ready\n"
-                attach(profile, server.pid)
-        finally:
-            server.kill()
-    report = report_of(profile)
+@pytest.mark.parametrize("mode", IDLE)
+def test_a_server_without_requests_hangs_on_nobody(
+    mode: str, ports: range, hanging: Callable[..., dict[str, Any]]
+) -> None:
+    report = hanging(mode, ports)
     assert report["causes"] == [] and report["totals"]["stall_s"] == 0

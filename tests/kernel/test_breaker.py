@@ -144,6 +144,7 @@ def test_a_storm_of_tasks_is_cut_off_at_once(program: str) -> None:
     assert storm.sum("work_ns") + storm.sum("spin_ns") > 0.5 * storm.cpu_s
 
 
+@pytest.mark.beside
 def test_the_probes_are_taken_out_of_the_code() -> None:
     with running(GOMP, "tasks", "20", "60") as process, session_of() as session:
         plain = code_of(process.pid, "GOMP_task")
@@ -225,6 +226,7 @@ def test_a_hot_lock_whose_holder_is_asked_for() -> None:
             session.close()
 
 
+@pytest.mark.beside
 def test_killed_in_the_middle_of_a_change() -> None:
     """SIGKILL of parprof while it takes probes away: the program runs on, and its code is as it was."""
     with running(GOMP, "tasks", "20", "60") as process:
@@ -282,6 +284,7 @@ def test_switches_that_are_too_dear_are_not_followed() -> None:
     assert worked.count(1) > 0.95 * len(worked)
 
 
+@pytest.mark.beside
 def test_bystanders_are_spared() -> None:
     """A program that is not watched switches a million times a second: then switches are followed no more."""
     with running(GOMP, "pingpong", "60"), session_of() as session:

@@ -165,7 +165,6 @@ def test_a_full_store_falls_back_to_frame_pointers() -> None:
             session.close()
 
 
-@pytest.mark.alone
 def test_tables_without_a_user_are_kept_for_the_next_one_until_room_is_wanted() -> None:
     with profiling.traced_session() as session:
         process = subprocess.Popen(
@@ -185,7 +184,6 @@ def test_tables_without_a_user_are_kept_for_the_next_one_until_room_is_wanted() 
         assert session.kernel.store.used_words == 0
 
 
-@pytest.mark.alone
 def test_libraries_that_come_and_go(tmp_path: Path) -> None:
     """dlopen and dlclose a thousand times a second: no crash, no mix-up, the session keeps up."""
     program = tmp_path / "churn"

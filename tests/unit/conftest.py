@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -22,7 +23,9 @@ def open_path(tmp_path: Path) -> Path:
 def span_test_clock(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Under `parprof scale`, which runs in this very process, programs say themselves how long they work.
 
-    The library is built once for all tests.
+    The library is built once for all tests, of all workers.
     """
+    own = tmp_path_factory.getbasetemp()
+    common = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     monkeypatch.setenv("PARPROF_SPAN_CLOCK", "test")
-    monkeypatch.setenv("PARPROF_CACHE", str(tmp_path_factory.getbasetemp() / "scale-cache"))
+    monkeypatch.setenv("PARPROF_CACHE", str(common / "scale-cache"))

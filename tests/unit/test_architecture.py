@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "daemon/parprof"
@@ -54,7 +55,8 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """The modules that a file imports, at its top or later."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -65,7 +67,7 @@ def imports(path: Path) -> set[str]:
             found |= inside & MODULES.keys()
             if inside - MODULES.keys():
                 found.add(node.module)
-    return found
+    return frozenset(found)
 
 
 def check(package: str, layers: tuple[str, ...]) -> None:

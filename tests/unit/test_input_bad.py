@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from daemon_process import keep_compiled
 from input_programs import BUILDS, WORKLOADS, build, measure, parprof, points
 
 __all__ = ["build"]
@@ -359,6 +360,8 @@ def test_a_build_may_have_us_as_its_compiler(form: str, tmp_path: Path) -> None:
     script.chmod(0o755)
     cc = os.fspath(script) if form == "script" else "parprof cc --input -- gcc"
     environment = {**os.environ, "CC": cc, "PARPROF_CACHE": str(tmp_path / "cache")}
+    if not os.geteuid():  # those of BPF, which it counts system calls with, are not built by CC
+        keep_compiled(tmp_path / "cache")
     with subprocess.Popen(
         [sys.executable, "-m", "parprof", "cc", "--input", "--", "gcc", "-O1", "-o", program, source],
         env=environment,
