@@ -13,7 +13,7 @@ from parprof.session.target import Target
 _T = TypeVar("_T")
 
 
-class Finds:
+class StackFinds:
     """Gives load maps the mappings that nobody else had told of, and front ends of languages what they are to name."""
 
     def __init__(

@@ -27,7 +27,7 @@ from parprof.session.arrivals import Arrivals
 from parprof.session.asleep import Meanwhile, placed_at_end
 from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter
-from parprof.session.finds import Finds
+from parprof.session.finds import StackFinds
 from parprof.session.gathered import Gathered
 from parprof.session.happenings import Happenings
 from parprof.session.lifecycle import End, Lives, State
@@ -105,7 +105,7 @@ class Session:
         self._asleep: dict[int, Meanwhile] = {}
         """By image: where threads sleep of those whose waits are looked for."""
         self._looks = Looks(self.builder.at_hand, kernel.stacks) if by_interval else None
-        self._finds = Finds(kernel, self.targets, self._arrivals.remember)
+        self._finds = StackFinds(kernel, self.targets, self._arrivals.remember)
         self._happenings = Happenings(
             kernel, self._lives, self._arrivals, self._finds.early, on_seen, wants_glimpses=self.pace.glimpses
         )
