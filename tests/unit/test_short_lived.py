@@ -182,9 +182,8 @@ def test_keys_are_bounded(machine: Machine) -> None:
 
 
 def test_a_real_process() -> None:
-    parent = (
-        "import subprocess, sys\nfor _ in range(8): subprocess.run([sys.executable, '-c', 'pass'])\ninput()"
-    )
+    burn = "import time\nwhile time.process_time() < 0.03: pass"
+    parent = f"import subprocess, sys\nfor _ in range(8): subprocess.run([sys.executable, '-c', {burn!r}])\ninput()"
     with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE) as child:
         deadline = time.monotonic() + 60
         while (seen := look_at(child.pid)) is None or seen.inherited_s < 0.08:
