@@ -240,7 +240,8 @@ def test_attach_goes_through_the_daemon_where_there_is_one(daemon: DaemonProcess
         lost = read(through).extra[LOST_MEANWHILE]
         assert ("what the daemon lost" in done.stderr) == bool(lost) and lost in done.stderr
         assert "of this process alone" not in done.stderr and "undecided" not in lost
-        daemon.page_when("its own rate", lambda page: page.value("parprofd_frequency_hertz") == 199)
+        # or less, where the governor finds that too dear
+        daemon.page_when("its own rate", lambda page: page.value("parprofd_frequency_hertz") <= 199)
         nowhere = str(tmp_path / "nobody.sock")
         done = dp.parprof("attach", target.pid, "-d", "1", "-o", alone, PARPROF_SOCKET=nowhere)
         assert done.returncode == 0, done.stderr
