@@ -55,6 +55,10 @@ def record(program: Program, facts: Path, times: int = 1, rate_hz: int = 999) ->
     subprocess.run(
         command, env=environment, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
+    if not facts.exists():
+        sys.exit(
+            f"{program.name} could not be recorded: are you root, and was `make -C tests/workloads planted` run?"
+        )
     return find_causes(make_profile(*read_as(facts, decode)))
 
 
