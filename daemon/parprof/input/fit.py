@@ -362,7 +362,8 @@ def _fit(known: Sequence[Size]) -> Fit:
     binned = _binned(known)
     if len(binned) < MIN_SIZES:
         return none(ALIKE)
-    best = _choose(binned)
+    fitted = [_fitted(name, terms, binned) for name, terms in _laws(min(size.n for size in binned))]
+    best = _choose(fitted, binned)
     r2 = _r2(binned, best)
     apart = _apart(_logs(binned))
     if apart < _MIN_APART and best.model != CONSTANT:
@@ -383,7 +384,7 @@ def _fit(known: Sequence[Size]) -> Fit:
         smallest=smallest,
         largest=largest,
         tenfold=best.predict(10 * largest) / best.predict(largest),
-        linear_error=_linear_error(binned),
+        linear_error=min(one.error for one in fitted if one.model in _ABOUT_LINEAR),
     )
 
 
@@ -469,17 +470,12 @@ def _laws(smallest: float) -> tuple[tuple[str, Terms], ...]:
     )
 
 
-def _linear_error(sizes: Sequence[Size]) -> float:
-    laws = _laws(min(size.n for size in sizes))
-    return min(_fitted(name, terms, sizes).error for name, terms in laws if name in _ABOUT_LINEAR)
-
-
-def _choose(sizes: Sequence[Size]) -> _Candidate:
-    candidates = [_fitted(name, terms, sizes) for name, terms in _laws(min(size.n for size in sizes))]
-    if candidates[0].error <= _CONSTANT_SPREAD:
-        return candidates[0]
+def _choose(fitted: Sequence[_Candidate], sizes: Sequence[Size]) -> _Candidate:
+    """The law that these sizes follow, of those of `_laws`, the simplest first, and of powers."""
+    if fitted[0].error <= _CONSTANT_SPREAD:
+        return fitted[0]
     largest = max(size.n for size in sizes)
-    candidates += [_power(exponent, sizes) for exponent in _ROUND]
+    candidates = [*fitted, *(_power(exponent, sizes) for exponent in _ROUND)]
     candidates = [one for one in candidates if not _bends(one, largest)]
     powers = (_power(step / 20, sizes) for step in range(4, 81))
     power = min((one for one in powers if not _bends(one, largest)), key=lambda one: one.error)
