@@ -69,10 +69,7 @@ def _bash(parser: argparse.ArgumentParser, commands: dict[str, CommandParser]) -
         "    case $command:$before in",
     ]
     for name, command in commands.items():
-        for action in options_of(command):
-            if value_name(action):
-                patterns = "|".join(f"{name}:{option}" for option in action.option_strings)
-                lines.append(f"    {patterns}) {_bash_value(action, _words(action))}return ;;")
+        lines += [_bash_value(action, _words(action), f"{name}:") for action in _with_values(command)]
     lines += ["    esac", "    case $command in"]
     for name, command in commands.items():
         lines.append(f'    {name}) words="{" ".join(_flags(command))}" ;;')
@@ -96,11 +93,18 @@ def _bash(parser: argparse.ArgumentParser, commands: dict[str, CommandParser]) -
     return "\n".join(lines) + "\n"
 
 
-def _bash_value(action: argparse.Action, words: str) -> str:
-    """What completes what an option takes, with a semicolon; empty: it is anything."""
+def _with_values(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in options_of(parser) if value_name(action)]
+
+
+def _bash_value(action: argparse.Action, words: str, before: str = "") -> str:
+    """A branch that completes what an option takes: one of ``words``, or a file; else it is anything. ``before``: what
+    each of its names has in front of it."""
+    reply = f"{_BASH_OPERANDS['FILE']}; " if value_name(action) in FILES else ""
     if words:
-        return f'COMPREPLY=($(compgen -W "{words}" -- "$current")); '
-    return f"{_BASH_OPERANDS['FILE']}; " if value_name(action) in FILES else ""
+        reply = f'COMPREPLY=($(compgen -W "{words}" -- "$current")); '
+    patterns = "|".join(before + option for option in action.option_strings)
+    return f"    {patterns}) {reply}return ;;"
 
 
 def _flags(parser: argparse.ArgumentParser) -> list[str]:
@@ -206,10 +210,7 @@ def _daemon_bash(parser: argparse.ArgumentParser) -> str:
         "    local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}",
         "    case $before in",
     ]
-    for action in options_of(parser):
-        if value_name(action):
-            patterns = "|".join(action.option_strings)
-            lines.append(f"    {patterns}) {_bash_value(action, _daemon_words(action))}return ;;")
+    lines += [_bash_value(action, _daemon_words(action)) for action in _with_values(parser)]
     lines += [
         "    esac",
         f'    COMPREPLY=($(compgen -W "{" ".join(_flags(parser))}" -- "$current"))',
