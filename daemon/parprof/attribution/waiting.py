@@ -147,8 +147,8 @@ _OWN_MEMORY = (
 )  # fmt: skip
 """What is waited for there is the process's own map of its memory, which another thread changes: no file."""
 
-
 _COMPLETIONS = ("wait_for_completion", "wait_for_common", "__wait_for_common")
+"""In these a parent waits whose child was created by vfork."""
 
 
 def wait_kind(functions: Iterable[str]) -> WaitKind:

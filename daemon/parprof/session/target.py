@@ -143,9 +143,9 @@ class Target:
             spin_rules=watched.spin_rules,
         )
         self.probe_hits = self.n_working = 0
+        """Both as they were at the last `observe`."""
         self.by_ticks = False
         """Nobody keeps `n_working` up to date: see `ProcessState.ticks`."""
-        """Both as they were at the last `observe`."""
         self.spent_ns: tuple[int, ...] = (0,) * len(Cost)
         """What it paid for being profiled so far, by `Cost`; as of the last `observe`."""
         self.ready_ns = 0

@@ -102,7 +102,9 @@ def pack_kept(kind: RuleType, offset: int, beyond: int, rbp: int = 0) -> int:
     return pack(kind, (beyond >> 3 << BEYOND_SHIFT | low >> 3) << 3, rbp)
 
 
-def pack_register(place: int, offset: int, by_rbp: bool, rbp: int = 0) -> int:
+def pack_register(
+    place: int, offset: int, by_rbp: bool, rbp: int = 0, kind: RuleType = RuleType.REGISTER
+) -> int:
     """A rule of type 10: cfa holds ``place`` (4 bits), ``by_rbp`` (1) and the offset divided by 8 (13).
 
     ``place`` is the register's index in the kernel's ``struct pt_regs``. ``by_rbp`` says that rbp was saved at
@@ -113,7 +115,7 @@ def pack_register(place: int, offset: int, by_rbp: bool, rbp: int = 0) -> int:
     """
     if offset & 7 or not 0 <= offset >> 3 < REGISTER_OFFSETS or not 0 <= place < 15:
         raise ValueError(f"no rule has register {place} and offset {offset}")
-    return pack(RuleType.REGISTER, (place << REGISTER_SHIFT | by_rbp * BY_RBP | offset >> 3) << 3, rbp)
+    return pack(kind, (place << REGISTER_SHIFT | by_rbp * BY_RBP | offset >> 3) << 3, rbp)
 
 
 def pack_return(place: int, offset: int) -> int:
@@ -122,7 +124,7 @@ def pack_return(place: int, offset: int) -> int:
     Raises:
         ValueError: it does not fit, or ``offset`` is no multiple of 8.
     """
-    return pack_register(place, offset, False) ^ (RuleType.REGISTER ^ RuleType.RETURN) << TYPE_SHIFT
+    return pack_register(place, offset, False, kind=RuleType.RETURN)
 
 
 def pack_offset(register: str, offset: int, rbp: int = 0) -> int:
