@@ -15,12 +15,8 @@ ResolvePlace = Callable[[int, bool], tuple[Frame, ...]]
 TRUNCATED = Frame("[truncated]")
 NO_STACK = Frame("[no user stack]")
 _CLONES = frozenset(("clone", "clone3", "__clone", "__clone3"))
-_LOADER_ENTRIES = frozenset(("_dl_start_user", "_dl_start"))
-_OUTERMOST = (
-    _CLONES
-    | _LOADER_ENTRIES
-    | {"main", "_start", "__libc_start_main", "__libc_start_call_main", "start_thread"}
-)
+_BARE_ENTRIES = _CLONES | {"main", "_start", "__libc_start_main", "__libc_start_call_main", "start_thread"}
+_OUTERMOST = _BARE_ENTRIES | {"_dl_start_user", "_dl_start"}
 
 
 def is_start_up_code(frame: Frame) -> bool:
@@ -41,7 +37,7 @@ def _without_start_up(frames: list[Frame]) -> list[Frame]:
 
 
 def _is_bare_entry(frame: Frame) -> bool:
-    return frame.name in _OUTERMOST and frame.name not in _LOADER_ENTRIES
+    return frame.name in _BARE_ENTRIES
 
 
 def physical_path(
