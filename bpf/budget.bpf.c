@@ -8,9 +8,9 @@
  * as measured in place. When the bucket is empty, the kind of event that took most since it was full last is cut off:
  * probes and locks do nothing from the next hit on, and n_w comes from leaves or from memory; context switches are
  * not followed, and n_w is what runs on the CPUs at a sample; samples are thinned out, and each stands for more.
- * Probes may take a quarter of a bucket at once: where they come in storms, what they take is of no use, and the program
- * may be a short one. Walks of creators' stacks need half a bucket, and so end by themselves. Python is told, and takes
- * away what is left.
+ * Probes may take a quarter of a bucket at once, and no more than a sixteenth in a program's first moments: where they come in storms,
+ * what they take is of no use, and the program may be a short one. Walks of creators' stacks need half a bucket, and so
+ * end by themselves. Python is told, and takes away what is left.
  *
  * Where switches are not followed, where threads sleep is seen in glimpses: each time that the process has used enough CPU
  * time for its share to pay a quarter of a bucket, and there is that to spare, Python is asked to follow switches again
@@ -131,13 +131,23 @@ static __always_inline void charge_timer(struct process *p, struct settings *s)
 	__sync_fetch_and_add(&p->spent_ns[COST_TIMER], s->interrupt_ns);
 }
 
+static __always_inline u64 probes_may_owe(struct settings *s)
+{
+	return s->burst_ns >> 2;
+}
+
+/* Begins with a debt: what a program may pay that runs for long is too much for one that is over in 50 ms. */
+static __always_inline u64 probes_owe_at_first(struct settings *s)
+{
+	return probes_may_owe(s) - (s->burst_ns >> 4);
+}
+
 static __always_inline void fill_budget(struct process *p, struct settings *s)
 {
 #pragma unroll
 	for (int kind = 0; kind < COST_KINDS; kind++)
 		p->full_ns[kind] = p->spent_ns[kind];
 	p->left_ns = s->burst_ns;
-	p->probes_owe_ns = 0;
 }
 
 static __always_inline void raise_alarm(u32 tgid, u32 tid, u32 image, u32 kind)
@@ -196,7 +206,7 @@ static __always_inline void hold_to_budget(struct process *p, struct settings *s
 		goto cut;
 	}
 	if (p->left_ns >= 0) {
-		if (p->probes_owe_ns <= s->burst_ns >> 2 || p->cut & 1 << COST_PROBE)
+		if (p->probes_owe_ns <= probes_may_owe(s) || p->cut & 1 << COST_PROBE)
 			return;
 		dearest = COST_PROBE;
 		goto cut;

@@ -74,6 +74,7 @@ static __always_inline void process_forked(struct process *parent, u32 parent_tg
 	fresh->waits_since_ns = parent->waits_since_ns;
 	fresh->traced = parent->traced;
 	fresh->left_ns = s ? s->burst_ns >> 2 : 0;	/* children come in thousands */
+	fresh->probes_owe_ns = s ? probes_owe_at_first(s) : 0;
 	configs.update(&tgid, config);
 	if (processes.insert(&tgid, fresh)) {
 		configs.delete(&tgid);
@@ -150,6 +151,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	u32 tgid = ids >> 32, tid = ids, old_tid = ctx->args[1];
 	struct process *p = processes.lookup(&tgid);
 	struct process_config *config = configs.lookup(&tgid);
+	struct settings *s = find_settings();
 	struct thread *t;
 	u64 program;
 	s32 working;
@@ -178,7 +180,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	p->n_blocked_inside[parity(p)] = 0;
 	p->cut = 0;
 	p->thin = 0;
-	p->probes_owe_ns = 0;
+	p->probes_owe_ns = s ? probes_owe_at_first(s) : 0;
 	p->ready_ns = 0;
 #pragma unroll
 	for (int kind = 0; kind < COST_KINDS; kind++)

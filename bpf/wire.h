@@ -119,7 +119,7 @@ struct process {
 	u32 ticks;		/* 1: context switches are not followed: n_working is what runs on the CPUs at a sample */
 	s64 left_ns;		/* of the budget */
 	u64 spent_ns[COST_KINDS];	/* what was paid so far */
-	u64 probes_owe_ns;	/* what probes took, less what came in meanwhile */
+	u64 probes_owe_ns;	/* what probes took, less what came in meanwhile; some at first */
 	u64 full_ns[COST_KINDS];	/* what had been paid when the budget was whole last */
 	u64 ready_ns;		/* time that working threads waited for a CPU */
 	u64 last_ready_ns;	/* that of the image before the last exec, */

@@ -144,6 +144,14 @@ def test_a_storm_of_tasks_is_cut_off_at_once(program: str) -> None:
     assert storm.sum("work_ns") + storm.sum("spin_ns") > 0.5 * storm.cpu_s
 
 
+def test_a_storm_costs_less_in_the_first_moments() -> None:
+    """A program that is over in 50 ms has earned nothing yet: what others may pay at once would be a tenth of it."""
+    budget = Budget()
+    storm = run(GOMP, "tasks", "20", "0.05", budget=budget)
+    assert storm.target.source is Source.SAMPLED
+    assert 0 < storm.target.spent_ns[Cost.PROBE] < budget.burst_ns / 4
+
+
 @pytest.mark.beside
 def test_the_probes_are_taken_out_of_the_code() -> None:
     with running(GOMP, "tasks", "20", "60") as process, session_of() as session:
