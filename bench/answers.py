@@ -24,7 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "daemon"), str(ROOT / "tests")]
 
-from parprof.causes.ranking import Cause, find_causes  # noqa: E402
+from parprof.causes.cause import Cause  # noqa: E402
+from parprof.causes.ranking import find_causes  # noqa: E402
 from parprof.exporters.pprof_reader import read_as  # noqa: E402
 from parprof.facts.reading import decode  # noqa: E402
 from parprof.profile.assemble import make_profile  # noqa: E402

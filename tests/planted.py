@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from parprof.causes.cause import Cause
 from parprof.causes.diagnosis import Kind
-from parprof.causes.ranking import Cause
 
 TESTS = Path(__file__).resolve().parent
 BUILD = TESTS / "workloads/build/planted"

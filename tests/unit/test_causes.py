@@ -19,10 +19,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from parprof.attribution import attribute
 from parprof.attribution.gain import gain_bound, gain_text, row_gain
 from parprof.causes import routes
+from parprof.causes.cause import Cause, interval_percent
 from parprof.causes.diagnosis import Kind
 from parprof.causes.evidence import Evidence
 from parprof.causes.ownership import Owner, Ownership
-from parprof.causes.ranking import Cause, causes_of, find_causes, interval_percent
+from parprof.causes.ranking import causes_of, find_causes
 from parprof.causes.routes import RouteFinder
 from parprof.exporters.answer import headline, sentence
 from parprof.files.dso import ANONYMOUS

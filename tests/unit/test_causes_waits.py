@@ -15,8 +15,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.attribution import attribute
+from parprof.causes.cause import Cause
 from parprof.causes.diagnosis import Kind
-from parprof.causes.ranking import Cause, causes_of, find_causes
+from parprof.causes.ranking import causes_of, find_causes
 from parprof.metrics import OUTSIDE, STALL, STOLEN, WAIT, Metrics
 from parprof.model import NOBODY, Frame, Interval, Origin, PathSample, ProcessInfo, Profile, ThreadState
 from profiles import frame, library

@@ -18,7 +18,7 @@ from parprof.attribution.interval import (
     share_interval,
     step_of,
 )
-from parprof.causes.ranking import interval_percent
+from parprof.causes.cause import interval_percent
 from parprof.metrics import IDLENESS, METRICS, STALL, WORK, Metrics
 from parprof.model import ThreadState
 

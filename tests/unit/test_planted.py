@@ -12,8 +12,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from parprof.causes.cause import Cause
 from parprof.causes.diagnosis import Kind
-from parprof.causes.ranking import Cause, find_causes
+from parprof.causes.ranking import find_causes
 from parprof.exporters.pprof_reader import read_as
 from parprof.facts.reading import decode
 from parprof.profile.assemble import make_profile

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 
 from parprof.causes.company import Company
 from parprof.causes.sites import LossSite
@@ -96,6 +96,17 @@ class Setting:
         return bool(_MPI.match(self.runtime))
 
 
+class Told(Enum):
+    """How many sites of one kind are told: each by itself; or, where it is whole processes that something is true of,
+    once for all of them, without a place."""
+
+    BY_SITE = auto()
+    IN_TURN = auto()
+    """They run one after the other."""
+    CROWDED = auto()
+    """They are too many for the cores."""
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """A kind, and what to tell the reader of it."""
@@ -111,10 +122,7 @@ class Diagnosis:
     is_loading: bool = False
     """Whether it is of no function's making, but that files of a program are not in memory yet: told once, without a
     place, for all where it is so."""
-    is_in_turn: bool = False
-    """Whether whole processes run one after the other: told once, without a place, where it is so in several."""
-    is_of_processes: bool = False
-    """Whether whole processes are too many for the cores: told once likewise."""
+    told: Told = Told.BY_SITE
 
 
 def runtime_in_use(runtime: str, samples: Iterable[PathSample]) -> str:
@@ -137,5 +145,8 @@ def runtime_in_use(runtime: str, samples: Iterable[PathSample]) -> str:
 def _is_of_openmp(frame: Frame) -> bool:
     return bool(_OPENMP.match(os.path.basename(frame.module)) or _OF_OPENMP.match(frame.name))
 
+
+Judged = tuple[LossSite, Diagnosis]
+"""A site, and what it is."""
 
 Test = Callable[[LossSite, Setting], Diagnosis | None]

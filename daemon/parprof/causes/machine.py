@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parprof.attribution.effort import lost_ns
-from parprof.causes.diagnosis import Diagnosis, Kind, Setting
+from parprof.causes.diagnosis import Diagnosis, Kind, Setting, Told
 from parprof.causes.shares import goes_through_threads, many_processes, shares_explain, shares_match
 from parprof.causes.sites import ALONE, LossSite, is_single, workers
 from parprof.metrics import STOLEN, Metrics
@@ -86,7 +86,7 @@ def too_many_threads(site: LossSite, setting: Setting) -> Diagnosis:
     if (processes := many_processes(site.tally)) == len(workers(site.tally)):
         what = f"{processes} processes share {setting.cores} cores, and wait for each other"
         remedy = f"run {setting.cores} of them at a time"
-        return Diagnosis(Kind.OVERSUBSCRIBED, what, remedy, is_of_processes=True)
+        return Diagnosis(Kind.OVERSUBSCRIBED, what, remedy, told=Told.CROWDED)
     return Diagnosis(
         Kind.OVERSUBSCRIBED,
         f"{len(workers(site.tally))} threads share {setting.cores} cores, and wait for each other",

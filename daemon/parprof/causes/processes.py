@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parprof.causes.diagnosis import Diagnosis, Kind, Setting
+from parprof.causes.diagnosis import Diagnosis, Kind, Setting, Told
 from parprof.causes.evidence import Place, Tally
 from parprof.causes.ownership import Owner
 from parprof.causes.shares import MOSTLY, many_processes
@@ -28,7 +28,7 @@ def in_turn(processes: int) -> Diagnosis:
         Kind.SERIAL,
         f"{processes:,} processes run it one after the other",
         "run several of them at a time (make -j, xargs -P)",
-        is_in_turn=True,
+        told=Told.IN_TURN,
     )
 
 

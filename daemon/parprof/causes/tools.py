@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from parprof.causes.diagnosis import Diagnosis, Kind, Setting
+from parprof.causes.diagnosis import Diagnosis, Judged, Kind, Setting, Told
 from parprof.causes.evidence import Tally
 from parprof.causes.locks import lock
 from parprof.causes.ownership import is_of_stripped
@@ -29,8 +29,6 @@ _A_FILE = re.compile(r"[^-].*\w\.(?!so\b)[A-Za-z]\w{0,4}")
 _REMEDY = (
     "begin it before others, divide what it does, or see whether it takes a number of threads (-j, -t, -T)"
 )
-
-Judged = tuple[LossSite, Diagnosis]
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +110,11 @@ def _tool(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> int | None:
     """The process that alone works at a site, if it may be a tool's."""
     if diagnosis.kind is not Kind.SERIAL and not is_of_brief(site.tally, setting):
         return None
-    if diagnosis.is_in_turn or diagnosis.kind not in (Kind.SERIAL, Kind.IMBALANCE) or site.region is not None:
+    if (
+        diagnosis.told is Told.IN_TURN
+        or diagnosis.kind not in (Kind.SERIAL, Kind.IMBALANCE)
+        or site.region is not None
+    ):
         return None
     if any(place.procedure.file for place in site.place.chain()):
         return None

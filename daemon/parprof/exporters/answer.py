@@ -7,9 +7,9 @@ import os
 from collections.abc import Sequence
 
 from parprof.attribution import Effort, Verdict, percent, verdict
+from parprof.causes.cause import LEAST_SAMPLES, Cause
 from parprof.causes.diagnosis import Kind
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
-from parprof.causes.ranking import LEAST_SAMPLES, Cause
 from parprof.causes.waiting import asleep_for_requests_ns, asleep_to_serve_ns
 from parprof.files.dso import ANONYMOUS
 from parprof.metrics import OUTSIDE, Metrics

@@ -12,7 +12,7 @@ from typing import Any
 from parprof.attribution import Effort, percent
 from parprof.attribution.effort import lost_ns
 from parprof.attribution.interval import Change, MeasuredTime, Z, measured_spread
-from parprof.causes.ranking import interval_percent
+from parprof.causes.cause import interval_percent
 from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view
 from parprof.exporters.answer import location, rounded

@@ -14,8 +14,8 @@ from typing import Any
 
 from parprof.attribution import Verdict, verdict
 from parprof.attribution.effort import lost_ns
+from parprof.causes.cause import Cause
 from parprof.causes.ownership import Ownership
-from parprof.causes.ranking import Cause
 from parprof.cct.tree import CallingContextTree, Node, Procedure
 from parprof.cct.views import flat_view
 from parprof.exporters.readable import plain_name

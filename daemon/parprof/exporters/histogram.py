@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parprof.causes.ranking import Cause
+from parprof.causes.cause import Cause
 from parprof.exporters.answer import rounded
 from parprof.model import Accounting
 from parprof.wording import many

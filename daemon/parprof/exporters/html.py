@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any
 
 from parprof.attribution import Effort
-from parprof.causes.ranking import Cause, find_causes
+from parprof.causes.cause import Cause
+from parprof.causes.ranking import find_causes
 from parprof.cct.tree import CallingContextTree
 from parprof.exporters.answer import nothing_to_act_on, rounded, sentence
 from parprof.exporters.breakdown import ThreadKey, by_thread

@@ -9,7 +9,8 @@ from parprof.attribution import Effort, verdict
 from parprof.attribution.counters import derive
 from parprof.attribution.gain import MOST, row_gain
 from parprof.attribution.interval import metric_interval, period_ns, rank_intervals, step_of
-from parprof.causes.ranking import Cause, find_causes
+from parprof.causes.cause import Cause
+from parprof.causes.ranking import find_causes
 from parprof.cct.tree import CallingContextTree, Procedure
 from parprof.cct.views import FunctionTotals, flat_view, sampled_paths
 from parprof.exporters import concurrency

@@ -11,7 +11,8 @@ from rich.cells import cell_len
 
 from parprof.attribution import Effort, percent, verdict
 from parprof.attribution.counters import ratios_of
-from parprof.causes.ranking import Cause, find_causes
+from parprof.causes.cause import Cause
+from parprof.causes.ranking import find_causes
 from parprof.cct.tree import CallingContextTree, Procedure
 from parprof.exporters.answer import (
     brief,
