@@ -286,6 +286,20 @@ def test_json(service: StandInService, tmp_path: Path, capsys: pytest.CaptureFix
     assert data["lost"] == 2
 
 
+def test_losses_that_are_expected_are_told_by_status_alone(
+    service: StandInService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = service.snapshot
+    service.snapshot = lambda: replace(plain(), lost={"map-full": 2, "settling": 40})  # type: ignore[method-assign]
+    with serving(service, tmp_path) as path:
+        assert run(TopCommand(), "--once", "--socket", path) == 0
+        assert "; lost 2\n" in capsys.readouterr().out
+        assert run(TopCommand(), "--once", "--json", "--socket", path) == 0
+        assert json.loads(capsys.readouterr().out)["lost"] == 2
+        assert run(StatusCommand(), "--json", "--socket", path) == 0
+        assert json.loads(capsys.readouterr().out)["lost"] == {"map-full": 2, "settling": 40}
+
+
 def test_without_a_daemon(tmp_path: Path) -> None:
     for command in (TopCommand(), StatusCommand()):
         with pytest.raises(NoDaemon, match="systemctl start parprofd") as caught:

@@ -288,7 +288,7 @@ def _room(metrics: int, width: int) -> int:
 
 def _header(feed: Feed, found: list[Use], shown: int, problem: str) -> list[str]:
     status = feed.status
-    lost = unexpected({one.labels[0]: one.value for one in status.lost})
+    lost = _lost(status)
     first = (
         f"parprofd {status.version}, {len(found)} processes: {sum(use[WORK] for use in found):.1f} cores work,"
         f" {sum(use[UNUSED] for use in found):.1f} stand idle"
@@ -304,6 +304,11 @@ def _header(feed: Feed, found: list[Use], shown: int, problem: str) -> list[str]
     if not found:
         parts.append("none of yours is watched")
     return [printable(first), "; ".join(parts)]
+
+
+def _lost(status: pb.Status) -> int:
+    """What is worth to be looked into; `parprof status` tells all of it, by reason."""
+    return unexpected({one.labels[0]: one.value for one in status.lost})
 
 
 def _cells(use: Use, metrics: list[Metric]) -> list[str]:
@@ -339,7 +344,7 @@ def as_data(feed: Feed, sort: str) -> dict[str, Any]:
     return {
         "time_s": feed.now.time_s,
         "cost_ratio": feed.status.cost_ratio,
-        "lost": sum(one.value for one in feed.status.lost),
+        "lost": _lost(feed.status),
         "omitted": feed.now.omitted,
         "processes": [_process(use) for use in feed.uses(sort)],
     }
