@@ -19,7 +19,7 @@ LAYERS = (
     "exporters process runtimes symbols",
     "loops",
     "languages logical probes unwind",
-    "facts instruments",
+    "facts instruments jit",
     "input profile session",
     "calls timeline",
     "service",

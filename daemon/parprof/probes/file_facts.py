@@ -27,9 +27,12 @@ from parprof.runtimes import Agent, agent_for_library, agents
 from parprof.runtimes.pools import pools
 from parprof.values import dataclass
 
-FORMAT = 11
+FORMAT = 12
 """To be raised with each change of what the facts are or how they are found."""
-NAMED = ("pthread_create", "_dl_debug_state", *ALLOCATORS)
+REGISTERS_CODE = "__jit_debug_register_code"
+"""A function that does nothing, which JIT compilers call when they have told debuggers of code: see `parprof.jit`."""
+_CODE_LIST = "__jit_debug_descriptor"
+NAMED = ("pthread_create", "_dl_debug_state", REGISTERS_CODE, *ALLOCATORS)
 """Functions that are probed wherever they are."""
 _YIELD = "sched_yield"
 _YIELD_BYTES = 32
@@ -111,6 +114,8 @@ class FileFacts:
     pool_loops: tuple[WaitLoop, ...] = ()
     """Of a library with a pool of threads (`parprof.runtimes.pools`): those in which these wait for work, and callers
     for them. Known before anybody is seen there: a short run is over before samples have told where to look."""
+    code_list: int = 0
+    """Where a JIT compiler in it keeps the list of code that debuggers are told of, an ELF address; 0: nowhere."""
 
     def brings(self, agent: Agent) -> bool:
         """Whether this runtime is inside."""
@@ -124,7 +129,7 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
     polling = library.poll_functions if library is not None else ()
     try:
         is_static, wants_loader = elf.is_static, bool(elf.interp)
-        defined = elf.lookup({*NAMED, _YIELD, *markers, *polling})
+        defined = elf.lookup({*NAMED, _YIELD, _CODE_LIST, *markers, *polling})
     except ElfError:
         return FileFacts()
     code = {name: [one for one in known if _is_function(elf, one)] for name, known in defined.items()}
@@ -162,6 +167,7 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
         _has_lines(elf),
         is_namesake,
         _pool_loops(elf, base_name),
+        next((symbol.value for symbol in defined.get(_CODE_LIST, ()) if symbol.kind == TYPE_OBJECT), 0),
     )
 
 
@@ -326,6 +332,7 @@ def from_json(raw: Any) -> FileFacts:
             bool(raw["has_lines"]),
             bool(raw["is_namesake"]),
             tuple(_wait_loop(one) for one in _list(raw["pool_loops"], _MAX_POOL_LOOPS)),
+            _address(raw["code_list"]),
         )
     except (KeyError, TypeError) as error:
         raise ValueError("no facts about a file") from error

@@ -19,7 +19,7 @@ from parprof.kernel.records import (
 from parprof.kernel.uprobes import Site
 from parprof.plans import Edge, Hook
 from parprof.probes.facts_book import BOOK, file_facts
-from parprof.probes.file_facts import ProbedFunction, at_its_entry
+from parprof.probes.file_facts import REGISTERS_CODE, ProbedFunction, at_its_entry
 from parprof.probes.spin_book import SPINS
 from parprof.probes.translated import translator
 from parprof.probes.wait_code import Range, lies_in, merged
@@ -52,7 +52,9 @@ class Plan:
     rare_sites: list[Site] = field(default_factory=list)
     """Those that cost next to nothing, for every source: creation of threads, where what they run is to be known."""
     loader_sites: list[Site] = field(default_factory=list)
-    """Where ld.so tells debuggers that the set of libraries changed."""
+    """Where ld.so tells debuggers that the set of libraries changed, and JIT compilers that there is new code."""
+    code_lists: tuple[int, ...] = ()
+    """Where JIT compilers keep the list of that code, addresses in the process."""
     runtime_ranges: list[Range] = field(default_factory=list)
     user_ranges: list[Range] = field(default_factory=list)
     """The code of files that call the runtimes: a thread found there works, whatever its edges said."""
@@ -195,9 +197,14 @@ def _named_site(dso: Dso, name: str, edge: Edge) -> list[Site]:
 
 
 def _loader_sites(dsos: list[Dso]) -> list[Site]:
-    return [
-        s for dso in dsos if is_loader(dso.name) for s in _named_site(dso, "_dl_debug_state", Edge.LOAD_MAP)
-    ]
+    loaders = [(dso, "_dl_debug_state") for dso in dsos if is_loader(dso.name)]
+    compilers = [(dso, REGISTERS_CODE) for dso in dsos if file_facts(dso).code_list]
+    return [site for dso, name in (*loaders, *compilers) for site in _named_site(dso, name, Edge.LOAD_MAP)]
+
+
+def _code_lists(load_map: LoadMap) -> tuple[int, ...]:
+    found = ((dso, file_facts(dso).code_list) for dso in load_map.dsos())
+    return tuple(load_map.bias(dso) + vaddr & (1 << 64) - 1 for dso, vaddr in found if vaddr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +283,7 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False, spin_rules: SpinRule
         )
     else:
         plan.loader_sites = _loader_sites(dsos)
+        plan.code_lists = _code_lists(load_map)
     plan.libc_ranges = _libc_ranges(load_map, dsos)
     plan_spins(plan, load_map, spin_rules)
     return plan

@@ -16,6 +16,7 @@ from parprof.facts.drain import Drain
 from parprof.facts.intervals import Intervals, without_zeroes
 from parprof.facts.late_spins import with_late_spins
 from parprof.facts.measurement import Measurement
+from parprof.jit.reader import JitReader
 from parprof.kernel.counts import ByTime
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import TraceRecord
@@ -85,6 +86,7 @@ class Session:
             kernel,
             self.cache,
             Placer(kernel, self.builder),
+            JitReader(),
             wanted_source,
             blame_locks,
             spare_plain,
@@ -288,7 +290,8 @@ class Session:
 
     def _wait(self, seconds: float) -> list[int]:
         """Until something happens, but for so long at most: the descriptors that are readable."""
-        if self.watched.placer.is_waiting or BOOK.is_busy:
+        is_made = any(target.made.is_waiting for target in self._lives.living())
+        if self.watched.placer.is_waiting or BOOK.is_busy or is_made:
             seconds = min(seconds, self.pace.tables)
         seconds = max(min(seconds, min(self._maps_due_s, self._over_s) - time.monotonic()), 0.0)
         with suppress(InterruptedError):
@@ -336,6 +339,8 @@ class Session:
         for target in self._lives.living():
             if target.mapped.is_stale and now >= target.mapped.next_reading_s:
                 target.careful_follow()
+        for target in self._lives.living():
+            target.made.pump()
         for target in self._lives.living():
             if target.plan_due(time.monotonic()):
                 target.careful_plan()
@@ -507,6 +512,7 @@ class Session:
         for target in self.targets.values():  # they stay, for whoever still reads their samples
             target.forget()
         self.builder.close()
+        self.watched.jit.close()
         self._spins.close()
         BOOK.close()
         self.cache.close()

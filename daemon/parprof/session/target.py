@@ -15,6 +15,8 @@ from parprof.errors import ParprofError, TargetError
 from parprof.facts.cores import CoresHeld
 from parprof.files.dso import ANONYMOUS, Dso
 from parprof.files.libc import tells_once
+from parprof.jit.reader import JitReader
+from parprof.jit.registered import RegisteredCode
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import (
     FOLLOW_CHILDREN,
@@ -86,6 +88,7 @@ class Watched:
     kernel: BpfKernel
     cache: DsoCache
     placer: Placer
+    jit: JitReader
     wanted_source: Source | None = None
     """Where n_w is to come from, if the user says so."""
     blame_locks: bool = False
@@ -153,6 +156,8 @@ class Target:
         self._begun_s = begun_ns / 1e9 if begun_ns else time.monotonic()
         self._ended_s = ended_ns / 1e9
         self.mapped = Mapped(process.pid, watched.cache, watched.placer)
+        self.made = RegisteredCode(process.pid, watched.jit, watched.placer)
+        """Code that JIT compilers have told debuggers of."""
         self._is_to_plan = False
         """The load map has changed since it was planned for."""
         self._next_plan_s = 0.0
@@ -313,8 +318,11 @@ class Target:
         return texts + self._own_cores.remarks()
 
     def jit_names(self, addresses: Iterable[int]) -> dict[int, str]:
-        """Names of code that a JIT compiler made, from the map file that it may have written."""
-        return self.perf_map.names(addresses)
+        """Names of code that a JIT compiler made: that it told debuggers of, or that are in the map file that it may
+        have written."""
+        wanted = set(addresses)
+        found = self.made.names(wanted)
+        return {**self.perf_map.names(wanted - found.keys()), **found}
 
     @property
     def _loader_tells_once(self) -> bool:
@@ -345,6 +353,8 @@ class Target:
         before = self.load_map
         if not self.mapped.read(wait):
             return False
+        if self.load_map is not None:
+            self.made.follow(self.load_map, self.plan.code_lists)
         if self.load_map is not None and self.load_map is not before:
             self._spoken.find(self.load_map)
         return True
@@ -438,6 +448,7 @@ class Target:
         if self.load_map is None or (self.is_young and not has_runtime(self.load_map)):
             return
         self.probing.place(self.load_map)
+        self.made.follow(self.load_map, self.plan.code_lists)
         if self._on_planned is not None:
             self._on_planned(self)
 
@@ -611,6 +622,7 @@ class Target:
         """It is watched no more: detach the probes (slow mechanisms in the background), let the process go."""
         self._ended_s = self._ended_s or time.monotonic()
         self._own_cores.close()
+        self.made.close()
         self.placer.forget(self.pid)
         self._spoken.close()
         self.probing.close()

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import count
 
 from parprof.files.dso import Dso, FileKey
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.store import StoreFull
-from parprof.process.loadmap import LoadMap, Mapping
+from parprof.process import loadmap
+from parprof.process.loadmap import LoadMap
 from parprof.resources import trim_heap
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.pages import WORD
@@ -29,6 +31,8 @@ _USER_END = 1 << 63
 _TRIM_BYTES = 4 << 20
 _IDLE_WORDS = 1 << 20
 """8 MiB."""
+_MADE = "made"
+"""How the keys of tables begin that are of code of no file: one process's alone, and its forked children's."""
 _MOST_BARE = 1 << 12
 """Files without a table that are remembered when no process uses them."""
 
@@ -58,7 +62,7 @@ class Placed:
 class _Entry:
     """What the unwinder is told of one mapping, and the file of the table, if that is placed by now."""
 
-    mapping: Mapping
+    mapping: loadmap.Mapping
     words: bytes
     key: FileKey | None
 
@@ -92,6 +96,9 @@ class Placer:
         self._idle_words = 0
         self._bare: dict[FileKey, None] = {}
         """Files without a table that no process uses now."""
+        self._made: dict[int, dict[int, FileKey]] = {}
+        """By process: tables of code of no file, by the begin of its mapping."""
+        self._made_numbers = count()
         self._by_file: dict[tuple[int, int], Dso] = {}
         """By device and inode: the files of which the kernel knows where their tables are."""
         self.refused = 0
@@ -148,11 +155,14 @@ class Placer:
         """
         entries: dict[int, _Entry] = {}
         told: list[bytes] = []
+        made = self._made.get(load_map.pid, {})
         for mapping in load_map.mappings:
             if mapping.start >= _USER_END:
                 break
             entry = known.get(mapping.start)
-            if entry is None or entry.mapping is not mapping:
+            if (key := made.get(mapping.start)) in self._placed and key is not None:
+                entry = self._made_entry(mapping, key)
+            elif entry is None or entry.mapping is not mapping or (entry.key and entry.key[0] == _MADE):
                 entry = self._entry(mapping, None if mapping.dso.key in coming else self._place(mapping.dso))
             if mapping.dso.key not in coming:
                 entries[mapping.start] = entry
@@ -160,13 +170,33 @@ class Placer:
         return entries, b"".join(told)
 
     @staticmethod
-    def _entry(mapping: Mapping, placed: Placed | None) -> _Entry:
+    def _entry(mapping: loadmap.Mapping, placed: Placed | None) -> _Entry:
         if placed is None or not placed.words:
             told = _MAPPING.pack(mapping.start, mapping.end, 0, 0, 0)
             return _Entry(mapping, told, None if placed is None else mapping.dso.key)
         bias = (mapping.start - mapping.dso.vaddr(mapping.file_offset)) & (1 << 64) - 1
         told = _MAPPING.pack(mapping.start, mapping.end, bias, placed.index, placed.first_page)
         return _Entry(mapping, told, mapping.dso.key)
+
+    def _made_entry(self, mapping: loadmap.Mapping, key: FileKey) -> _Entry:
+        placed = self._placed[key]
+        told = _MAPPING.pack(mapping.start, mapping.end, mapping.start, placed.index, placed.first_page)
+        return _Entry(mapping, told, key)
+
+    def show_made(self, load_map: LoadMap, tables: Mapping[int, UnwindTable]) -> None:
+        """Show the unwinder the tables of a process's code of no file, by the begin of its mappings, from which their
+        addresses count. Those of before go."""
+        made: dict[int, FileKey] = {}
+        for start, table in tables.items():
+            placed = self._write_if_room(table) if table.image else Placed(0, 0, 0, 0)
+            if placed.words:
+                made[start] = key = (_MADE, next(self._made_numbers))
+                self._placed[key] = placed
+        self._made[load_map.pid] = made
+        self.update(load_map, wait=False)
+        for key in made.values():  # what is not mapped any more
+            if key in self._placed and not self._placed[key].users:
+                self._user(key, 0)
 
     def _show(self, pid: int) -> None:
         shown = self._lists[pid]
@@ -179,6 +209,8 @@ class Placer:
             return
         shown.users += 1
         self._lists[child] = shown
+        if parent in self._made:
+            self._made[child] = self._made[parent]
         self._show(child)
         if parent in self._waiting:
             self._waiting[child] = self._waiting[parent].of(child)
@@ -213,6 +245,7 @@ class Placer:
     def forget(self, pid: int) -> None:
         """A process is gone or not watched any more."""
         self._waiting.pop(pid, None)
+        self._made.pop(pid, None)
         before = self._lists.pop(pid, None)
         if before is not None:
             self._kernel.set_mapping_list(pid, 0, 0)
@@ -231,6 +264,10 @@ class Placer:
         placed = self._placed[key]
         placed.users += change
         if placed.users:
+            return
+        if placed.words and key[0] == _MADE:
+            del self._placed[key]
+            self._kernel.store.free(placed.start, placed.words)
             return
         if placed.words:
             self._idle[key] = None

@@ -1,0 +1,198 @@
+"""Reads what JIT compilers have registered in processes, in a thread of its own: their memory may not answer."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from parprof.jit.objects import MadeFunction, ObjectFacts
+from parprof.jit.registry import MAX_BYTES, Read, RegisteredObject, registered_objects
+from parprof.resources import Closing
+from parprof.untrusted import visible
+from parprof.unwind.emit import MAX_ROWS
+from parprof.unwind.rows import ROW_SIZE
+from parprof.unwind.table import UnwindTable
+from parprof.workers.client import WorkerClient, WorkerFailed
+
+_SECONDS = 5.0
+"""What one request may take."""
+_END_SECONDS = 1.0
+_MAX_NAME = 1 << 10
+
+Span = tuple[int, int]
+
+
+class _Client(WorkerClient):
+    module = "parprof.jit.worker"
+    doing = "reading code that a JIT compiler made"
+
+
+class MadeCode(NamedTuple):
+    """What is known of the code that JIT compilers have made in a process."""
+
+    objects: Mapping[RegisteredObject, ObjectFacts]
+    spans: Collection[Span] = ()
+    """Executable memory of no file, as it was then."""
+    tables: Mapping[int, UnwindTable] = {}
+    """By the begin of such memory, from which their addresses count."""
+
+
+NOTHING_MADE = MadeCode({})
+
+
+class JitReader(Closing):
+    """The thread, and its child. Ends with `close`."""
+
+    def __init__(self) -> None:
+        """Nothing is started yet."""
+        self._client = _Client()
+        self._wanted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def look(
+        self, pid: int, heads: Sequence[int], spans: Collection[Span], known: MadeCode
+    ) -> Future[MadeCode]:
+        """What is registered in a process by now; ``known`` itself where that is the same.
+
+        ``heads``: where its lists are. ``spans``: its executable memory of no file.
+        """
+        future: Future[MadeCode] = Future()
+
+        def work() -> None:
+            if self._closed or not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(self._look(pid, heads, spans, known))
+            except (OSError, ValueError, WorkerFailed):
+                future.set_result(known)  # it has ended, or what it has is nothing that we understand
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._wanted.put(work)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="parprof-jit", daemon=True)
+            self._thread.start()
+        return future
+
+    def _run(self) -> None:
+        while (work := self._wanted.get()) is not None:
+            work()
+
+    def _look(self, pid: int, heads: Sequence[int], spans: Collection[Span], known: MadeCode) -> MadeCode:
+        fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+
+            def read(address: int, size: int) -> bytes:
+                data = os.pread(fd, size, address) if 0 <= address < 1 << 63 else b""
+                if len(data) < size:
+                    raise OSError(14, f"{address:#x} is not mapped")
+                return data
+
+            listed = dict.fromkeys(one for head in heads for one in registered_objects(read, head))
+            if listed.keys() == known.objects.keys() and spans == known.spans:
+                return known
+            fresh = self._objects(read, [one for one in listed if one not in known.objects])
+            objects = {one: known.objects.get(one) or fresh.get(one, ObjectFacts()) for one in listed}
+            return MadeCode(objects, spans, self._tables(read, objects.values(), spans))
+        finally:
+            os.close(fd)
+
+    def _objects(self, read: Read, fresh: Iterable[RegisteredObject]) -> dict[RegisteredObject, ObjectFacts]:
+        data: dict[RegisteredObject, bytes] = {}
+        for one in fresh:
+            with suppress(OSError):
+                data[one] = read(one.address, one.size)
+        if not data:
+            return {}
+        answer = self._ask({"objects": [len(piece) for piece in data.values()]}, data.values())
+        return dict(zip(data, map(_facts, answer["objects"]), strict=True))
+
+    def _tables(
+        self, read: Read, objects: Iterable[ObjectFacts], spans: Collection[Span]
+    ) -> dict[int, UnwindTable]:
+        known = list(objects)
+        code = {span for facts in known for span in facts.code}
+        made = [(start, end) for start, end in spans if any(start <= low < end for low, _ in code)]
+        frames: dict[Span, bytes] = {}
+        left = MAX_BYTES
+        for facts in known:
+            for address, size in facts.frames:
+                if size <= left:
+                    with suppress(OSError):
+                        frames[address, size] = read(address, size)
+                        left -= size
+        if not made or not frames:
+            return {}
+        out = os.memfd_create("parprof-jit", os.MFD_CLOEXEC)
+        try:
+            answer = self._ask({"frames": list(frames), "code": made}, frames.values(), out)
+            tables: dict[int, UnwindTable] = {}
+            at = 0
+            for (start, _), size in zip(made, answer["rows"], strict=True):
+                if not isinstance(size, int) or size % ROW_SIZE or not 0 <= size <= MAX_ROWS * ROW_SIZE:
+                    raise ValueError("no rows")
+                if size:
+                    tables[start] = UnwindTable(os.pread(out, size, at))
+                at += size
+            return tables
+        finally:
+            os.close(out)
+
+    def _ask(self, request: dict[str, Any], data: Iterable[bytes], *out: int) -> dict[str, Any]:
+        """Have the child look at bytes.
+
+        Raises:
+            WorkerFailed: it did not; OSError: there is no memory for it.
+        """
+        fd = os.memfd_create("parprof-jit", os.MFD_CLOEXEC)
+        try:
+            with open(fd, "wb", closefd=False) as file:
+                file.writelines(data)
+            answer = self._client.ask(request, [fd, *out], time.monotonic() + _SECONDS)
+        finally:
+            os.close(fd)
+        if problem := answer.get("problem"):
+            raise WorkerFailed(visible(str(problem), _MAX_NAME))
+        return answer
+
+    def close(self) -> None:
+        """End the child; what is still looked at is not found."""
+        self._closed = True
+        self._wanted.put(None)
+        self._client.interrupt()
+        if self._thread is not None:
+            self._thread.join(_END_SECONDS)  # a target's memory may hang for ever
+        self._client.close()
+
+
+def _facts(raw: Any) -> ObjectFacts:
+    """What the child says of an object.
+
+    Raises:
+        ValueError: that is nothing.
+    """
+    try:
+        functions, code, frames = raw
+        return ObjectFacts(
+            tuple(
+                MadeFunction(_number(start), _number(size), visible(str(name), _MAX_NAME))
+                for start, size, name in functions
+            ),
+            tuple((_number(start), _number(end)) for start, end in code),
+            tuple((_number(address), _number(size)) for address, size in frames),
+        )
+    except TypeError as error:
+        raise ValueError("no facts about an object") from error
+
+
+def _number(raw: Any) -> int:
+    if not isinstance(raw, int) or not 0 <= raw < 1 << 63:
+        raise ValueError("no number")
+    return raw
