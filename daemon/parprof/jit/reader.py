@@ -26,6 +26,7 @@ _END_SECONDS = 1.0
 _MAX_NAME = 1 << 10
 
 Span = tuple[int, int]
+"""[start, end), or an address and bytes."""
 
 
 class _Client(WorkerClient):
@@ -86,6 +87,7 @@ class JitReader(Closing):
             work()
 
     def _look(self, pid: int, heads: Sequence[int], spans: Collection[Span], known: MadeCode) -> MadeCode:
+        self._client.prepare()  # a start takes longer than all else: before there is any code
         fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
 
@@ -118,21 +120,16 @@ class JitReader(Closing):
         self, read: Read, objects: Iterable[ObjectFacts], spans: Collection[Span]
     ) -> dict[int, UnwindTable]:
         known = list(objects)
-        code = {span for facts in known for span in facts.code}
+        code = sorted({span for facts in known for span in facts.code})
         made = [(start, end) for start, end in spans if any(start <= low < end for low, _ in code)]
-        frames: dict[Span, bytes] = {}
-        left = MAX_BYTES
-        for facts in known:
-            for address, size in facts.frames:
-                if size <= left:
-                    with suppress(OSError):
-                        frames[address, size] = read(address, size)
-                        left -= size
-        if not made or not frames:
+        if not made:
             return {}
+        frames = _memory(read, {place for facts in known for place in facts.frames})
+        codes = _memory(read, ((low, high - low) for low, high in code))
         out = os.memfd_create("parprof-jit", os.MFD_CLOEXEC)
         try:
-            answer = self._ask({"frames": list(frames), "code": made}, frames.values(), out)
+            request = {"frames": list(frames), "code": list(codes), "spans": made}
+            answer = self._ask(request, (*frames.values(), *codes.values()), out)
             tables: dict[int, UnwindTable] = {}
             at = 0
             for (start, _), size in zip(made, answer["rows"], strict=True):
@@ -170,6 +167,18 @@ class JitReader(Closing):
         if self._thread is not None:
             self._thread.join(_END_SECONDS)  # a target's memory may hang for ever
         self._client.close()
+
+
+def _memory(read: Read, places: Iterable[Span]) -> dict[Span, bytes]:
+    """What is at these addresses, each with its number of bytes; not all where that is too much."""
+    out: dict[Span, bytes] = {}
+    left = MAX_BYTES // 2
+    for address, size in places:
+        if size <= left:
+            with suppress(OSError):
+                out[address, size] = read(address, size)
+                left -= size
+    return out
 
 
 def _facts(raw: Any) -> ObjectFacts:

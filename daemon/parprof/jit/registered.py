@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
@@ -12,6 +13,9 @@ from parprof.jit.reader import NOTHING_MADE, JitReader, MadeCode
 from parprof.process.loadmap import LoadMap
 from parprof.unwind.placing import Placer
 
+_PAUSE = 2.0
+"""A list is read again after so many times as long as that took the last time: all of it is read."""
+_STEP_SECONDS = 0.005
 _MOST_FUNCTIONS = 1 << 16
 """Beyond that those are forgotten that are gone."""
 
@@ -29,6 +33,7 @@ class RegisteredCode:
         self._load_map: LoadMap | None = None
         self._heads: Sequence[int] = ()
         """What is to be looked at next; none: nothing."""
+        self._begun_s = self._next_s = 0.0
         self._functions: dict[int, MadeFunction] = {}
         """By their begin: also those that are gone, until others are there."""
         self._starts: list[int] = []
@@ -47,13 +52,23 @@ class RegisteredCode:
         """Take what was found, and look at what is to be looked at next."""
         if self._coming is not None and self._coming.done():
             made, self._coming = self._coming.result(), None
+            now_s = time.monotonic()
+            self._next_s = now_s + _PAUSE * (now_s - self._begun_s)
             if made is not self._made and self._load_map is not None:
                 self._take(made, self._load_map)
-        if self._coming is None and self._heads and self._load_map is not None:
+        if self._coming is None and self._heads and self._load_map and time.monotonic() >= self._next_s:
             heads, self._heads = self._heads, ()
             mappings = self._load_map.mappings
             spans = tuple((one.start, one.end) for one in mappings if one.dso.key == ("label", ANONYMOUS))
+            self._begun_s = time.monotonic()
             self._coming = self._reader.look(self._pid, heads, spans, self._made)
+
+    def await_found(self, seconds: float = 0.5) -> None:
+        """Wait for what is being looked at, so long at most: a process that ran before us has its code already."""
+        end_s = time.monotonic() + seconds
+        while self._coming is not None and time.monotonic() < end_s:
+            time.sleep(_STEP_SECONDS)
+            self.pump()
 
     def _take(self, made: MadeCode, load_map: LoadMap) -> None:
         fresh = [facts for one, facts in made.objects.items() if one not in self._made.objects]

@@ -3,8 +3,8 @@
 It answers requests on a socket, each with a descriptor of the bytes that it is about, one after the other:
 
 - ``{"objects": [bytes, ...]}``: ``{"objects": [[functions, code, frames], ...]}``, as in `parprof.jit.objects`;
-- ``{"frames": [[address, bytes], ...], "code": [[start, end], ...]}`` and a descriptor to write the rows to:
-  ``{"rows": [bytes, ...], "problem": text}``, for each piece of code.
+- ``{"frames": [[address, bytes], ...], "code": [[address, bytes], ...], "spans": [[start, end], ...]}`` and a
+  descriptor to write the rows to: ``{"rows": [bytes, ...], "problem": text}``, for each span.
 
 It ends with the socket. What it reads is hostile: so it gives up its privileges first, and its memory and time are
 limited.
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from parprof.jit.objects import look_into
 from parprof.jit.registry import MAX_BYTES
-from parprof.jit.tables import rows_of
+from parprof.jit.tables import CodeSection, rows_of
 from parprof.unwind.emit import MAX_ROWS
 from parprof.unwind.frames import FrameSection, UnwindError
 from parprof.unwind.rows import ROW_SIZE
@@ -62,13 +63,16 @@ def _objects(sizes: list[int], fd: int) -> dict[str, Any]:
 
 
 def _tables(request: dict[str, Any], fd: int, out: int) -> dict[str, Any]:
-    frames = [(address, size) for address, size in request["frames"]]
-    data = _pieces((size for _, size in frames), fd)
-    sections = [FrameSection(piece, address) for (address, _), piece in zip(frames, data, strict=True)]
+    described = [(address, size) for address, size in (*request["frames"], *request["code"])]
+    data = list(_pieces((size for _, size in described), fd))
+    pieces = [(piece, address) for piece, (address, _) in zip(data, described, strict=True)]
+    behind = len(request["frames"])
+    frames = [FrameSection(piece, address) for piece, address in pieces[:behind]]
+    code = [CodeSection(piece, address) for piece, address in pieces[behind:]]
     sizes = []
     at = 0
-    for start, end in request["code"]:
-        rows = memoryview(rows_of(sections, start, end))
+    for start, end in request["spans"]:
+        rows = memoryview(rows_of(frames, code, start, end))
         sizes.append(len(rows))
         while rows:
             written = os.pwrite(out, rows, at)
@@ -77,4 +81,6 @@ def _tables(request: dict[str, Any], fd: int, out: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    with suppress(ImportError):
+        import capstone  # noqa: F401
     run(answer, MEMORY_LIMIT, MAX_ROWS * ROW_SIZE)

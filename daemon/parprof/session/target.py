@@ -464,8 +464,8 @@ class Target:
     def prepare(self, patient: Callable[[int], bool] | None = None, wait: bool = True) -> None:
         """Have all there that the samples of a process that runs already are made sense of with.
 
-        That are unwind tables, as long as ``patient`` says to wait for those of so many files, and its probes, since
-        work is rooted where it was created.
+        That are unwind tables, as long as ``patient`` says to wait for those of so many files, its probes, since work is
+        rooted where it was created, and code that JIT compilers have made.
 
         Raises:
             TargetError: it ended meanwhile; FilesUnknown: not ``wait``, and its files have to be looked into first.
@@ -478,6 +478,8 @@ class Target:
         elif not wait and BOOK.coming(self.load_map.dsos()):
             raise FilesUnknown(f"process {self.pid}: its files are yet to be looked into")
         self.place_probes()
+        if patient is not None:
+            self.made.await_found()
 
     def begin(self, begun_ns: int, wait: bool = True) -> None:
         """Count it from now on; `prepare` was before. ``begun_ns``: as for `BpfKernel.watch`.

@@ -17,9 +17,8 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from parprof.files.elf import ElfFile
 from parprof.loops.machinecode import CodeError, Flow
 from parprof.unwind.rows import RuleType, pack_kept, pack_offset
 from parprof.unwind.stack_moves import (
@@ -41,6 +40,13 @@ MAX_BYTES = 14 << 20
 _DEREF_TYPES = {KEPT: RuleType.RSP_DEREF, KEPT_BY_RBP: RuleType.RBP_DEREF}
 _LEAST_OFFSETS = {RSP: 8, RBP: 16}
 """Of a CFA from these: the return address, and with rbp the caller's rbp, lie between."""
+
+
+class Code(Protocol):
+    """Where code is read: a file, or a piece of memory."""
+
+    def read(self, address: int, size: int, /) -> bytes:
+        """Bytes from an address on; fewer than asked for where there are no more."""
 
 
 class CfaState(NamedTuple):
@@ -77,7 +83,7 @@ class CodeBlock:
 
 def add_returns(
     table: array[int],
-    elf: ElfFile,
+    source: Code,
     ranges: Iterable[tuple[int, int]],
     described: Iterable[tuple[int, int]],
 ) -> array[int]:
@@ -96,7 +102,7 @@ def add_returns(
         if left < 0 or budget.points < 0:
             break
         try:
-            rows = rows_of(elf.read(begin, end - begin), begin, budget)
+            rows = rows_of(source.read(begin, end - begin), begin, budget)
         except CodeError:
             break
         if rows:
