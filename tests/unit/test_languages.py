@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from parprof.files.elf import ElfError
+from parprof.jit.reader import JitReader
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
 from parprof.languages import Data, Instance, Loader
 from parprof.languages.cpython.loader import CPythonLoader
@@ -126,7 +127,7 @@ def cache() -> Iterator[DsoCache]:
 
 def target_of(kernel: Kernel, cache: DsoCache, pid: int, front_ends: FrontEnds) -> Target:
     placer: Any = SimpleNamespace(update=lambda *_: None, forget=lambda _: None)
-    watched = Watched(kernel, cache, placer, front_ends=front_ends)  # type: ignore[arg-type]
+    watched = Watched(kernel, cache, placer, JitReader(), front_ends=front_ends)  # type: ignore[arg-type]
     scope = Scope(SimpleNamespace(state=lambda _: None), 1)  # type: ignore[arg-type]
     return Target(watched, inspect(pid), 1, follow=True, stop=True, scope=scope, program=5)
 

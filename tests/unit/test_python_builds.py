@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parprof.jit.reader import JitReader
 from parprof.languages.cpython.layouts import (
     DEBUG_OFFSETS_SIZE,
     LAYOUTS,
@@ -79,7 +80,7 @@ def test_what_is_not_known_is_refused_by_name(
     kernel: Any = SimpleNamespace(set_interpreter=lambda pid, facts, structure: told.append(pid))
     placer: Any = SimpleNamespace(update=lambda *_: None, forget=lambda _: None)
     scope = Scope(SimpleNamespace(state=lambda _: None), 1)  # type: ignore[arg-type]
-    watched = Watched(kernel, cache, placer)
+    watched = Watched(kernel, cache, placer, JitReader())
     try:
         target = Target(watched, inspect(process.pid), 1, follow=True, stop=True, scope=scope)
         forked = Target(watched, inspect(process.pid), 2, follow=True, stop=True, scope=scope)

@@ -184,6 +184,7 @@ WORKERS = (
     "probes.facts_worker",
     "calls.worker",
     "unwind.worker",
+    "jit.worker",
     "loops.worker",
     "languages.hotspot.worker",
     "symbols.fetcher",

@@ -464,8 +464,8 @@ class Target:
     def prepare(self, patient: Callable[[int], bool] | None = None, wait: bool = True) -> None:
         """Have all there that the samples of a process that runs already are made sense of with.
 
-        That are unwind tables, as long as ``patient`` says to wait for those of so many files, its probes, since work is
-        rooted where it was created, and code that JIT compilers have made.
+        That are unwind tables, as long as ``patient`` says to wait for those of so many files, its probes, since work
+        is rooted where it was created, and code that JIT compilers have made.
 
         Raises:
             TargetError: it ended meanwhile; FilesUnknown: not ``wait``, and its files have to be looked into first.
