@@ -250,6 +250,15 @@ def test_a_function_that_numba_compiles_is_its_callers() -> None:
     )
 
 
+def test_threads_that_began_as_a_function_was_compiled_run_what_was_made() -> None:
+    compiling = Frame(
+        "compile", "/opt/venv/lib/python3.11/site-packages/numba/core/compiler.py", 3, 1, "python"
+    )
+    made = Frame("gufunc", module="[anon]", address=0x7F0000001000)
+    (cause,) = found(*balanced("main solve"), statement(7, 300, 1, 2, compiling, made))
+    assert "compiled" not in cause.what and cause.function == "gufunc"
+
+
 def test_what_a_library_imports_when_it_is_called_is_an_import() -> None:
     """torch.optim's first optimizer imports a compiler."""
     below = [

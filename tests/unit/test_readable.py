@@ -122,6 +122,8 @@ def test_what_is_compiled_as_it_is_called_is_one_frame() -> None:
         python("run_pass", numba + "typed_passes.py"),
     )
     assert folded(main, *inside, library("malloc")) == ["main", "[compile numba]"]
+    worker = library("thread_worker"), Frame("gufunc", module="[anon]", address=0x7F0000001000)
+    assert folded(main, *inside, *worker) == ["main", "[compile numba]", "gufunc"], "its threads began there"
 
 
 def test_the_interpreter_itself_is_one_word() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from parprof.causes.ownership import SCRIPT
+from parprof.files.dso import ANONYMOUS
 from parprof.model import Frame, Path
 
 _COMPILERS = ((re.compile(r".*/(?:site|dist)-packages/numba/core/(?:dispatcher|compiler)\w*\.py"), "numba"),)
@@ -34,8 +35,14 @@ def prepared(path: Path, at: int) -> str:
         if is_import(path[inside]):  # libraries import what they need when they need it, too
             return f"import {first_imported(path, inside) or 'modules'}"
         if name := compiler(path[inside]):
-            return f"compile {name}"
+            return "" if any(map(is_made, path[inside:])) else f"compile {name}"
     return ""
+
+
+def is_made(frame: Frame) -> bool:
+    """Whether a frame is of code that was compiled while the program ran. Below a compiler's frames it is that of a
+    thread that was started as a function was compiled, for what it is now given to do."""
+    return frame.module == ANONYMOUS
 
 
 def imported(frame: Frame) -> str:

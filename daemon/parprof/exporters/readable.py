@@ -20,7 +20,7 @@ from functools import cached_property
 
 from parprof.attribution.waiting import is_wait
 from parprof.causes.ownership import SCRIPT, Owner, Ownership, is_of_interpreter, is_of_script
-from parprof.causes.preparing import compiler, imported, is_import, module_name
+from parprof.causes.preparing import compiler, imported, is_import, is_made, module_name
 from parprof.metrics import ACTIVATIONS
 from parprof.model import Frame, Path, PathSample, Profile
 from parprof.values import dataclass
@@ -239,7 +239,8 @@ def _without_preparing(path: Path, ownership: Ownership, word: Callable[[str], F
         end = at
         module, compiles = "", compiler(frame)
         while end < len(path) and not (
-            path[end].module == SCRIPT and ownership.of(path[end]) is Owner.PROGRAM
+            (path[end].module == SCRIPT and ownership.of(path[end]) is Owner.PROGRAM)
+            or (compiles and is_made(path[end]))
         ):
             module = module or imported(path[end])
             end += 1

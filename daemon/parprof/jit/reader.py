@@ -53,7 +53,7 @@ class JitReader(Closing):
     def __init__(self) -> None:
         """Nothing is started yet."""
         self._client = _Client()
-        self._wanted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -87,7 +87,8 @@ class JitReader(Closing):
             work()
 
     def _look(self, pid: int, heads: Sequence[int], spans: Collection[Span], known: MadeCode) -> MadeCode:
-        self._client.prepare()  # a start takes longer than all else: before there is any code
+        if not known.objects:
+            self._client.prepare()  # a start takes longer than all else: before there is any code
         fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
 
@@ -158,6 +159,11 @@ class JitReader(Closing):
         if problem := answer.get("problem"):
             raise WorkerFailed(visible(str(problem), _MAX_NAME))
         return answer
+
+    def trim(self, idle_seconds: float = 60.0) -> None:
+        """End the child, and give back its memory, if it had nothing to do for so long."""
+        if self._thread is not None:
+            self._wanted.put(lambda: self._client.stop_if_idle(idle_seconds))
 
     def close(self) -> None:
         """End the child; what is still looked at is not found."""

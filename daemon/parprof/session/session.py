@@ -498,6 +498,7 @@ class Session:
         """Give back what has not been used for some time."""
         self._gathered.trim()
         self.builder.trim()
+        self.watched.jit.trim()
         BOOK.trim()
         self.cache.close_unused(
             dso for target in self.targets.values() if target.load_map for dso in target.load_map.dsos()
