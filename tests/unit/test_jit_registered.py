@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from hypothesis import strategies as st
 
 from parprof.files.dso import ANONYMOUS, Dso
 from parprof.files.elf import ElfFile
+from parprof.jit import reader as reader_module
+from parprof.jit import registered as registered_module
 from parprof.jit.objects import ObjectFacts, look_into, made_name
 from parprof.jit.reader import NOTHING_MADE, JitReader, MadeCode
 from parprof.jit.registered import RegisteredCode
@@ -213,6 +216,38 @@ def test_what_a_process_has_registered_is_found(program: list[str]) -> None:
             assert all(rules), name
     with JitReader() as reader:
         assert looked_at(reader, os.getpid(), 8) is NOTHING_MADE, "there is no list"
+
+
+def test_one_whose_memory_never_answers_keeps_nobody_waiting(
+    program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process can have whoever reads its memory wait, with userfaultfd; here the reading itself does."""
+    plain, hangs, goes_on = reader_module.registered_objects, threading.Event(), threading.Event()
+
+    def registered(read: Any, head: int) -> Any:
+        if head == 1:
+            hangs.set()
+            goes_on.wait(60)
+        return plain(read, head)
+
+    monkeypatch.setattr(reader_module, "registered_objects", registered)
+    for module in (reader_module, registered_module):
+        monkeypatch.setattr(module, "HUNG_SECONDS", 2.0)
+    placing, _ = placer()
+    with running(program) as (pid, head), JitReader() as reader:
+        time.sleep(0.8)  # until there is code
+        hung, well = RegisteredCode(os.getpid(), reader, placing), RegisteredCode(pid, reader, placing)
+        hung.follow(map_of(os.getpid(), CODE), [1])
+        assert hangs.wait(30)
+        began = map_of(pid, *(start for start, _ in spans_of(pid)))
+        end = time.monotonic() + 30
+        while not well._made.objects and time.monotonic() < end:
+            well.follow(began, [head])
+            hung.follow(map_of(os.getpid(), CODE), [1])
+            time.sleep(0.02)
+        assert well._made.objects
+        assert hung._is_hung and not hung.is_waiting
+        goes_on.set()
 
 
 # in the kernel's store

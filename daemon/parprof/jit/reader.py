@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
@@ -23,6 +24,8 @@ from parprof.workers.client import WorkerClient, WorkerFailed
 _SECONDS = 5.0
 """What one request may take."""
 _END_SECONDS = 1.0
+HUNG_SECONDS = 10.0
+"""Who has not answered by then never will: a process can have its memory wait for ever (userfaultfd, FUSE)."""
 _MAX_NAME = 1 << 10
 
 Span = tuple[int, int]
@@ -47,14 +50,19 @@ class MadeCode(NamedTuple):
 NOTHING_MADE = MadeCode({})
 
 
+_Queue = queue.SimpleQueue[Callable[[], object] | None]
+
+
 class JitReader(Closing):
     """The thread, and its child. Ends with `close`."""
 
     def __init__(self) -> None:
         """Nothing is started yet."""
         self._client = _Client()
-        self._wanted: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._wanted: _Queue = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._begun_s = math.inf
+        """When the thread began with what it does now."""
         self._closed = False
 
     def look(
@@ -65,30 +73,44 @@ class JitReader(Closing):
         ``heads``: where its lists are. ``spans``: its executable memory of no file.
         """
         future: Future[MadeCode] = Future()
+        client = self._client
 
         def work() -> None:
             if self._closed or not future.set_running_or_notify_cancel():
                 return
             try:
-                future.set_result(self._look(pid, heads, spans, known))
-            except (OSError, ValueError, WorkerFailed):
+                future.set_result(self._look(client, pid, heads, spans, known))
+            except (OSError, ValueError, TypeError, LookupError, MemoryError, WorkerFailed):
                 future.set_result(known)  # it has ended, or what it has is nothing that we understand
-            except BaseException as error:
-                future.set_exception(error)
 
         self._wanted.put(work)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="parprof-jit", daemon=True)
+            wanted = self._wanted
+            self._thread = threading.Thread(target=self._run, args=(wanted,), name="parprof-jit", daemon=True)
             self._thread.start()
         return future
 
-    def _run(self) -> None:
-        while (work := self._wanted.get()) is not None:
+    def _run(self, wanted: _Queue) -> None:
+        while (work := wanted.get()) is not None:
+            if wanted is self._wanted:
+                self._begun_s = time.monotonic()
             work()
+            if wanted is self._wanted:
+                self._begun_s = math.inf
 
-    def _look(self, pid: int, heads: Sequence[int], spans: Collection[Span], known: MadeCode) -> MadeCode:
+    def leave_behind(self) -> None:
+        """Go on with another thread if this one hangs. What waits behind is not looked at."""
+        if time.monotonic() - self._begun_s > HUNG_SECONDS:
+            self._wanted.put(None)
+            self._client.close()
+            self._client, self._wanted, self._thread = _Client(), queue.SimpleQueue(), None
+            self._begun_s = math.inf
+
+    def _look(
+        self, client: WorkerClient, pid: int, heads: Sequence[int], spans: Collection[Span], known: MadeCode
+    ) -> MadeCode:
         if not known.objects:
-            self._client.prepare()  # a start takes longer than all else: before there is any code
+            client.prepare()  # a start takes longer than all else: before there is any code
         fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
 
@@ -99,26 +121,32 @@ class JitReader(Closing):
                 return data
 
             listed = dict.fromkeys(one for head in heads for one in registered_objects(read, head))
+            if client is not self._client or self._closed:
+                return known  # nobody waits any more
             if listed.keys() == known.objects.keys() and spans == known.spans:
                 return known
-            fresh = self._objects(read, [one for one in listed if one not in known.objects])
+            fresh = self._objects(client, read, [one for one in listed if one not in known.objects])
             objects = {one: known.objects.get(one) or fresh.get(one, ObjectFacts()) for one in listed}
-            return MadeCode(objects, spans, self._tables(read, objects.values(), spans))
+            return MadeCode(objects, spans, self._tables(client, read, objects.values(), spans))
         finally:
             os.close(fd)
 
-    def _objects(self, read: Read, fresh: Iterable[RegisteredObject]) -> dict[RegisteredObject, ObjectFacts]:
+    @staticmethod
+    def _objects(
+        client: WorkerClient, read: Read, fresh: Iterable[RegisteredObject]
+    ) -> dict[RegisteredObject, ObjectFacts]:
         data: dict[RegisteredObject, bytes] = {}
         for one in fresh:
             with suppress(OSError):
                 data[one] = read(one.address, one.size)
         if not data:
             return {}
-        answer = self._ask({"objects": [len(piece) for piece in data.values()]}, data.values())
+        answer = _ask(client, {"objects": [len(piece) for piece in data.values()]}, data.values())
         return dict(zip(data, map(_facts, answer["objects"]), strict=True))
 
+    @staticmethod
     def _tables(
-        self, read: Read, objects: Iterable[ObjectFacts], spans: Collection[Span]
+        client: WorkerClient, read: Read, objects: Iterable[ObjectFacts], spans: Collection[Span]
     ) -> dict[int, UnwindTable]:
         known = list(objects)
         code = sorted({span for facts in known for span in facts.code})
@@ -130,7 +158,7 @@ class JitReader(Closing):
         out = os.memfd_create("parprof-jit", os.MFD_CLOEXEC)
         try:
             request = {"frames": list(frames), "code": list(codes), "spans": made}
-            answer = self._ask(request, (*frames.values(), *codes.values()), out)
+            answer = _ask(client, request, (*frames.values(), *codes.values()), out)
             tables: dict[int, UnwindTable] = {}
             at = 0
             for (start, _), size in zip(made, answer["rows"], strict=True):
@@ -142,23 +170,6 @@ class JitReader(Closing):
             return tables
         finally:
             os.close(out)
-
-    def _ask(self, request: dict[str, Any], data: Iterable[bytes], *out: int) -> dict[str, Any]:
-        """Have the child look at bytes.
-
-        Raises:
-            WorkerFailed: it did not; OSError: there is no memory for it.
-        """
-        fd = os.memfd_create("parprof-jit", os.MFD_CLOEXEC)
-        try:
-            with open(fd, "wb", closefd=False) as file:
-                file.writelines(data)
-            answer = self._client.ask(request, [fd, *out], time.monotonic() + _SECONDS)
-        finally:
-            os.close(fd)
-        if problem := answer.get("problem"):
-            raise WorkerFailed(visible(str(problem), _MAX_NAME))
-        return answer
 
     def trim(self, idle_seconds: float = 60.0) -> None:
         """End the child, and give back its memory, if it had nothing to do for so long."""
@@ -173,6 +184,24 @@ class JitReader(Closing):
         if self._thread is not None:
             self._thread.join(_END_SECONDS)  # a target's memory may hang for ever
         self._client.close()
+
+
+def _ask(client: WorkerClient, request: dict[str, Any], data: Iterable[bytes], *out: int) -> dict[str, Any]:
+    """Have the child look at bytes.
+
+    Raises:
+        WorkerFailed: it did not; OSError: there is no memory for it.
+    """
+    fd = os.memfd_create("parprof-jit", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.writelines(data)
+        answer = client.ask(request, [fd, *out], time.monotonic() + _SECONDS)
+    finally:
+        os.close(fd)
+    if problem := answer.get("problem"):
+        raise WorkerFailed(visible(str(problem), _MAX_NAME))
+    return answer
 
 
 def _memory(read: Read, places: Iterable[Span]) -> dict[Span, bytes]:

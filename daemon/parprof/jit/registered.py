@@ -9,13 +9,14 @@ from concurrent.futures import Future
 
 from parprof.files.dso import ANONYMOUS
 from parprof.jit.objects import MadeFunction
-from parprof.jit.reader import NOTHING_MADE, JitReader, MadeCode
+from parprof.jit.reader import HUNG_SECONDS, NOTHING_MADE, JitReader, MadeCode
 from parprof.process.loadmap import LoadMap
 from parprof.unwind.placing import Placer
 
 _PAUSE = 2.0
 """A list is read again after so many times as long as that took the last time: all of it is read."""
 _STEP_SECONDS = 0.005
+_SOON_SECONDS = 1.0
 _MOST_FUNCTIONS = 1 << 16
 """Beyond that those are forgotten that are gone."""
 
@@ -34,14 +35,16 @@ class RegisteredCode:
         self._heads: Sequence[int] = ()
         """What is to be looked at next; none: nothing."""
         self._begun_s = self._next_s = 0.0
+        self._is_hung = False
+        """Its memory does not answer."""
         self._functions: dict[int, MadeFunction] = {}
         """By their begin: also those that are gone, until others are there."""
         self._starts: list[int] = []
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something is being looked at: `pump` will show it to the unwinder."""
-        return self._coming is not None
+        """Whether something is being looked at: `pump` will show it to the unwinder, soon."""
+        return self._coming is not None and time.monotonic() - self._begun_s < _SOON_SECONDS
 
     def follow(self, load_map: LoadMap, heads: Sequence[int]) -> None:
         """The process maps this by now, or the list may have changed. ``heads``: addresses of its lists, if any."""
@@ -56,6 +59,12 @@ class RegisteredCode:
             self._next_s = now_s + _PAUSE * (now_s - self._begun_s)
             if made is not self._made and self._load_map is not None:
                 self._take(made, self._load_map)
+        if self._coming is not None and time.monotonic() - self._begun_s > HUNG_SECONDS:
+            self._is_hung = self._coming.running()
+            self._coming = None
+            self._reader.leave_behind()
+        if self._is_hung:
+            return
         if self._coming is None and self._heads and self._load_map and time.monotonic() >= self._next_s:
             heads, self._heads = self._heads, ()
             mappings = self._load_map.mappings
