@@ -342,5 +342,12 @@ def test_the_newest_code_has_the_name(compiled: bytes) -> None:
             start: name,
             start + size - 1: name,
         }
+    assert code.rule(start) is None
+    reader.made = MadeCode({}, ((CODE, CODE + 4096),), {CODE: TABLE})
+    code._next_s = 0.0
+    code.follow(map_of(7, CODE), [HEAD])
+    code.pump()
+    assert code.rule(CODE + 20) == pack(RuleType.RSP, 32)
+    assert code.rule(CODE - 1) is code.rule(CODE + 4096) is None
     code.close()
     assert code.names([start]) == {start: "later"}

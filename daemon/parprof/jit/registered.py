@@ -101,6 +101,12 @@ class RegisteredCode:
                     out[address] = name
         return out
 
+    def rule(self, address: int) -> int | None:
+        """The packed unwind rule at an address, 0 where there is none; None: no table is of that memory."""
+        start = next((low for low, high in self._made.spans if low <= address < high), None)
+        table = None if start is None else self._made.tables.get(start)
+        return None if table is None or start is None else table.rule(address - start)
+
     def close(self) -> None:
         """It is looked at no more; its names stay."""
         self._load_map, self._heads, self._coming = None, (), None

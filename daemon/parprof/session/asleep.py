@@ -267,7 +267,7 @@ def look_at(target: Target, tid: int, tables: Tables) -> Asleep | None:
         fd = os.open(f"/proc/{load_map.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
             language = target.language
-            user = _walked(load_map, tables, words, fd, language)
+            user = _walked(load_map, tables, words, fd, language, target.made.rule)
             awaits = awaited(target.process.pid, words, lambda address, size: os.pread(fd, size, address))
             holder = holder_of(words, lambda address, size: os.pread(fd, size, address))
         finally:
@@ -311,16 +311,22 @@ def _kernel_place(folder: str, system_call: str) -> tuple[tuple[Frame, int], ...
 
 
 def _walked(
-    load_map: LoadMap, tables: Tables, words: Sequence[str], memory: int, language: Instance | None
+    load_map: LoadMap,
+    tables: Tables,
+    words: Sequence[str],
+    memory: int,
+    language: Instance | None,
+    made_rule: Callable[[int], int | None],
 ) -> RawStack:
-    """``words``: of ``/proc/PID/task/TID/syscall``. ``memory``: the file with its process's."""
+    """``words``: of ``/proc/PID/task/TID/syscall``. ``memory``: the file with its process's. ``made_rule``: of code
+    that a JIT compiler made."""
     is_own = False
     *arguments, sp, pc = (int(word, 16) for word in words[1:])
 
     def rule_at(address: int) -> int | None:
         found = load_map.find(address)
         if found is None or found[0].elf is None:
-            return None
+            return made_rule(address)
         table = tables(found[0])
         return table.rule(found[1]) if table is not None and table.count else None
 
