@@ -135,6 +135,7 @@ def test_names_of_python() -> None:
         "18class_28float64_29"
     )
     assert made_name(mangled) == "numba.np.arrayobj.ol_np_empty.<locals>.impl"
+    assert made_name("_ZN8__main__10nn_descentB3v20B4dZIxEd") == "__main__.nn_descent"
     assert made_name("_ZN3abc3defEi") == "abc::def(int)"
 
 

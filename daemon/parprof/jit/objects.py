@@ -26,9 +26,10 @@ _SHF_ALLOC, _SHF_EXECINSTR = 0x2, 0x4
 _MAX_NAME = 1 << 10
 _END = 1 << 47
 """Of the addresses of user space."""
-_NUMBA = re.compile(r"(.*?)(?:\[abi:v\d+\])?\[abi:c\w+\]\(.*")
+_NUMBA = re.compile(r"(.*?)\[abi:v\d+\](?:\[abi:\w+\])*(?:\(.*)?")
 """numba mangles names of Python as C++ has it, with what it was compiled for as tags."""
-_ESCAPED = re.compile(r"_([0-9a-f]{2})")
+_ESCAPED = re.compile(r"_3c(\w+?)_3e")
+"""``<locals>`` and its like."""
 
 
 class MadeFunction(NamedTuple):
@@ -78,7 +79,7 @@ def made_name(symbol: str) -> str:
     before, mangled, rest = symbol.partition("_Z")
     name = readable(mangled + rest)
     if (python := _NUMBA.fullmatch(name)) is not None:
-        name = _ESCAPED.sub(lambda escape: chr(int(escape[1], 16)), python[1].replace("::", "."))
+        name = _ESCAPED.sub(r"<\1>", python[1].replace("::", "."))
     return before + name
 
 
