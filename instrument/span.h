@@ -518,6 +518,7 @@ void span_give_up_threads(struct thread *self, uintptr_t address);
 bool span_is_posix(struct thread *self);
 bool span_has_strand_of_posix(struct thread *self);
 bool span_has_posix(void);
+bool span_has_threads(void);
 uint32_t span_posix_computation(void); /* the number of the current one */
 void span_leave_account(struct thread *self);
 void span_after_wait(struct thread *self);
@@ -556,6 +557,8 @@ void span_prepare_waits(void);
 void span_count_wait(void);
 
 void span_load(void);
+struct frame *span_leave_process(void);
+void span_stay_in_process(struct frame *frame);
 void *span_look_up(void **where, const char *name);
 void *span_find_real(void **where, const char *name);
 void *span_find_beside(void **where, void *function, const char *name);

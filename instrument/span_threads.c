@@ -67,6 +67,12 @@ bool span_has_posix(void)
 	return span_record && !atomic_load(&is_given_up);
 }
 
+/* Whether threads of POSIX are at work, or have been and are not all joined. */
+bool span_has_threads(void)
+{
+	return is_begun;
+}
+
 uint32_t span_posix_computation(void)
 {
 	return computations;

@@ -4,6 +4,7 @@
  * library, whose clock is the test's; tests/unit/test_scale_odd.py has the formulas. Each form ends with 1 if the
  * program did not compute what it must.
  */
+#include <csetjmp>
 #include <cstdlib>
 #include <cstring>
 #include <omp.h>
@@ -116,6 +117,63 @@ bool forks(long n)
 	return status == 0;
 }
 
+/* It goes on as another program, or would if there were one. */
+bool becomes(long n, const char *other)
+{
+#pragma omp parallel
+	work(n);
+	work(2 * n);
+	execlp(other, other, static_cast<char *>(nullptr));
+#pragma omp parallel
+	work(n);
+	return true;
+}
+
+bool replaced(long n)
+{
+	becomes(n, "true");
+	return false;
+}
+
+bool stays(long n)
+{
+	return becomes(n, "/nonexistent");
+}
+
+[[gnu::noinline, noreturn]] void leaps(jmp_buf &place, long n, int depth)
+{
+	work(n);
+	if (!depth)
+		longjmp(place, 1);
+	leaps(place, n, depth - 1);
+}
+
+/* Out of four functions, within a region, a critical section and tasks. */
+[[gnu::noinline]] void leap(long n)
+{
+	jmp_buf place;
+
+	if (!setjmp(place))
+		leaps(place, n, 3);
+	work(n);
+}
+
+bool jumps(long n)
+{
+#pragma omp parallel
+	leap(n);
+#pragma omp parallel
+#pragma omp critical
+	leap(n);
+#pragma omp parallel
+#pragma omp single
+	for (int i = 0; i < 20; i++) {
+#pragma omp task
+		leap(n);
+	}
+	return true;
+}
+
 } // namespace
 
 int main(int count, char **arguments)
@@ -123,7 +181,8 @@ int main(int count, char **arguments)
 	const struct {
 		const char *name;
 		bool (*run)(long);
-	} forms[] = {{"throws", throws}, {"keeps", keeps}, {"limited", limited}, {"forks", forks}};
+	} forms[] = {{"throws", throws}, {"keeps", keeps}, {"limited", limited}, {"forks", forks},
+		     {"replaced", replaced}, {"stays", stays}, {"jumps", jumps}};
 
 	for (const auto &form : forms) {
 		if (count == 3 && !strcmp(arguments[1], form.name))
