@@ -451,6 +451,7 @@ struct hold {
 
 void span_acquired(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address);
 void span_acquired_with_others(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address);
+uint64_t span_held(const struct thread *self, uintptr_t key, uint32_t *site);
 bool span_releasing(struct thread *self, uintptr_t key);
 void span_forget_hold(struct thread *self, uintptr_t key);
 struct hold span_longest_hold(struct prof *holds);

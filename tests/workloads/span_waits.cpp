@@ -286,6 +286,21 @@ static void half_locked()
 	});
 }
 
+/* The same with a semaphore. */
+static void half_in_semaphore()
+{
+	std::counting_semaphore<8> one(1);
+
+	beside([&](long) {
+		for (long round = 0; round < ROUNDS / threads; round++) {
+			work_us(n);
+			one.acquire();
+			work_us(n);
+			one.release();
+		}
+	});
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -303,6 +318,7 @@ int main(int count, char **arguments)
 		{"semaphore_ring", semaphore_ring},
 		{"uneven_rounds", uneven_rounds},
 		{"half_locked", half_locked},
+		{"half_in_semaphore", half_in_semaphore},
 	};
 
 	if (count != 4)
