@@ -522,6 +522,7 @@ bool span_has_posix(void);
 bool span_has_threads(void);
 uint32_t span_posix_computation(void); /* the number of the current one */
 void span_leave_account(struct thread *self);
+void span_leave_account_unordered(struct thread *self);
 void span_after_wait(struct thread *self);
 void span_after_unlock(struct thread *self);
 void span_begin_item(struct thread *self);
@@ -538,6 +539,7 @@ typedef void *thread_function(void *);
 void span_crew_add(struct frame *maker, struct frame *frame, thread_function *function);
 void span_crew_remove(struct frame *frame);
 void span_crew_order(struct frame *frame);
+void span_crew_woken(struct frame *frame, const struct frame *waker);
 uint64_t span_crew_waits(const struct frame *frame);
 void span_crew_waited(struct frame *frame, uint64_t since_ns);
 void span_crew_begin(struct frame *frame);

@@ -42,8 +42,9 @@ struct word {
 	uint32_t computation; /* that the path is of */
 	bool is_old;	      /* the path was left before those came that wait now */
 	bool is_single;	      /* who left it woke one thread only */
-	bool is_lock;
+	bool is_lock, is_no_lock; /* the second: threads have waited for another value than that of a lock */
 	uint32_t waker, waker_waits;
+	const struct frame *woken_by; /* no longer there, maybe */
 	struct group woken;
 	/* barriers: */
 	struct group slept; /* the longest path of those that wait */
@@ -123,7 +124,8 @@ static struct word *word_of(struct bucket *bucket, uintptr_t key, bool is_made)
 		prof_init(&spare->slept.best_prof);
 	}
 	spare->key = key;
-	spare->is_single = spare->is_lock = false;
+	spare->is_single = spare->is_lock = spare->is_no_lock = false;
+	spare->woken_by = NULL;
 	spare->members = spare->waker = 0;
 	spare->computation = 0;
 	spare->wakes = spare->in_vain = spare->naps_in_vain = 0;
@@ -218,7 +220,9 @@ static void leave_woken(struct thread *self, uintptr_t key, uint32_t woken)
 	if (word)
 		note_token_left(word);
 	if (word && !is_semaphore_lock(word)) {
-		span_crew_order(frame);
+		if (word->is_no_lock)
+			span_crew_order(frame);
+		word->woken_by = frame;
 		if (!word->waiting || word->is_old || word->computation != span_posix_computation() ||
 		    frame->c > word->woken.best) {
 			keep_path(&word->woken, frame);
@@ -258,6 +262,7 @@ static void begin_wait(struct thread *self, uintptr_t key, uint32_t expected)
 	word = word_of(bucket, key, true);
 	if (word) {
 		note_token_kept(self, word, expected);
+		word->is_no_lock |= expected != WAITED_FOR;
 		if (!word->waiting++)
 			word->is_old = true;
 		if (word->computation != span_posix_computation()) {
@@ -347,6 +352,8 @@ static bool end_wait(struct thread *self, uintptr_t key, uint32_t expected, bool
 		}
 		word->taken += is_lock;
 		if (!is_lock)
+			span_crew_woken(self->frame, word->woken_by);
+		if (!is_lock)
 			span_take_path(self->frame, word->woken.best, &word->woken.best_prof, word->woken.best_calls);
 		if (slept && !is_lock) {
 			waker = word->waker;
@@ -372,18 +379,22 @@ static long wait_for(struct thread *self, system_call *call, const long *of, uin
 	uintptr_t key = (uintptr_t)of[0];
 	uint32_t expected = (uint32_t)of[2];
 	bool is_lock = false;
+	uint64_t since_ns;
 	long result;
 	int error;
 
 	span_end_strand(self);
 	span_forget_hold(self, key); /* it did not get it */
-	span_leave_account(self);
+	span_leave_account_unordered(self);
 	begin_wait(self, key, expected);
+	since_ns = span_crew_waits(self->frame);
 	result = call(SYS_futex, of[0], of[1], of[2], of[3], of[4], of[5]);
 	error = errno;
 	is_lock = end_wait(self, key, expected, is_order(expected) && (!result || error == EAGAIN), !result);
-	if (is_lock)
+	if (is_lock) {
+		span_crew_waited(self->frame, since_ns);
 		span_acquired(self, key, SPAN_CRITICAL, span_chain(caller));
+	}
 	span_after_wait(self);
 	span_begin_strand(self);
 	errno = error;

@@ -174,6 +174,12 @@ static void leave_account(struct thread *self)
 void span_leave_account(struct thread *self)
 {
 	span_crew_order(self->frame);
+	span_leave_account_unordered(self);
+}
+
+/* The same where it is to be known whose path goes on in its own. */
+void span_leave_account_unordered(struct thread *self)
+{
 	span_crew_leave(self);
 	leave_account(self);
 }
