@@ -114,3 +114,11 @@ def test_jumps_out_of_functions_in_regions_and_tasks(directory: Path, compiler: 
     assert ns(record.work_s) == (8 + 8 + 20) * 5 * N
     assert ns(record.span_s) == 3 * 5 * N
     assert ns(record.bound_s) == (1 + 8 + 20 / 8) * 5 * N
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_sums_of_tasks_are_right(directory: Path, compiler: str) -> None:
+    """The runtime finds the reductions of a region in what it takes for its body's data: gcc's programs crashed."""
+    (record,) = run(directory, compiler, "reduces")
+    assert ns(record.work_s) == (20 + 8 + 8) * N
+    assert ns(record.span_s) == 3 * N

@@ -174,6 +174,53 @@ bool jumps(long n)
 	return true;
 }
 
+/* Tasks of a region, of a loop, of sections and of a group add up to a sum, which the runtime makes. */
+bool reduces(long n)
+{
+	long sum = 0;
+
+#pragma omp parallel reduction(task, + : sum)
+#pragma omp single
+	for (int i = 0; i < 20; i++) {
+#pragma omp task in_reduction(+ : sum)
+		{
+			work(n);
+			sum += i;
+		}
+	}
+#pragma omp parallel
+	{
+#pragma omp for reduction(task, + : sum) schedule(dynamic, 1)
+		for (int i = 0; i < 8; i++) {
+#pragma omp task in_reduction(+ : sum)
+			{
+				work(n);
+				sum += i;
+			}
+		}
+#pragma omp sections reduction(task, + : sum)
+		{
+#pragma omp section
+			{
+#pragma omp task in_reduction(+ : sum)
+				sum += 1000;
+			}
+#pragma omp section
+			sum += 1000;
+		}
+#pragma omp single
+#pragma omp taskgroup task_reduction(+ : sum)
+		for (int i = 0; i < 8; i++) {
+#pragma omp task in_reduction(+ : sum)
+			{
+				work(n);
+				sum += 100;
+			}
+		}
+	}
+	return sum == 190 + 28 + 2000 + 800;
+}
+
 } // namespace
 
 int main(int count, char **arguments)
@@ -182,7 +229,7 @@ int main(int count, char **arguments)
 		const char *name;
 		bool (*run)(long);
 	} forms[] = {{"throws", throws}, {"keeps", keeps}, {"limited", limited}, {"forks", forks},
-		     {"replaced", replaced}, {"stays", stays}, {"jumps", jumps}};
+		     {"replaced", replaced}, {"stays", stays}, {"jumps", jumps}, {"reduces", reduces}};
 
 	for (const auto &form : forms) {
 		if (count == 3 && !strcmp(arguments[1], form.name))
