@@ -451,6 +451,7 @@ struct hold {
 
 void span_acquired(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address);
 void span_acquired_with_others(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address);
+uint64_t span_held(const struct thread *self, uintptr_t key, uint32_t *site);
 bool span_releasing(struct thread *self, uintptr_t key);
 void span_forget_hold(struct thread *self, uintptr_t key);
 struct hold span_longest_hold(struct prof *holds);
@@ -518,8 +519,10 @@ void span_give_up_threads(struct thread *self, uintptr_t address);
 bool span_is_posix(struct thread *self);
 bool span_has_strand_of_posix(struct thread *self);
 bool span_has_posix(void);
+bool span_has_threads(void);
 uint32_t span_posix_computation(void); /* the number of the current one */
 void span_leave_account(struct thread *self);
+void span_leave_account_unordered(struct thread *self);
 void span_after_wait(struct thread *self);
 void span_after_unlock(struct thread *self);
 void span_begin_item(struct thread *self);
@@ -536,6 +539,7 @@ typedef void *thread_function(void *);
 void span_crew_add(struct frame *maker, struct frame *frame, thread_function *function);
 void span_crew_remove(struct frame *frame);
 void span_crew_order(struct frame *frame);
+void span_crew_woken(struct frame *frame, const struct frame *waker);
 uint64_t span_crew_waits(const struct frame *frame);
 void span_crew_waited(struct frame *frame, uint64_t since_ns);
 void span_crew_begin(struct frame *frame);
@@ -556,6 +560,8 @@ void span_prepare_waits(void);
 void span_count_wait(void);
 
 void span_load(void);
+struct frame *span_leave_process(void);
+void span_stay_in_process(struct frame *frame);
 void *span_look_up(void **where, const char *name);
 void *span_find_real(void **where, const char *name);
 void *span_find_beside(void **where, void *function, const char *name);

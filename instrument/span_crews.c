@@ -279,6 +279,14 @@ void span_crew_order(struct frame *frame)
 		__atomic_store_n(&frame->crew->is_ordered, true, __ATOMIC_RELAXED);
 }
 
+/* The frame's thread has waited, and goes on after another's path: in a crew that is no order among its threads where it is
+ * the path of who made them, as with a pool's. `waker` may be over. */
+void span_crew_woken(struct frame *frame, const struct frame *waker)
+{
+	if (frame->crew && __atomic_load_n(&frame->crew->maker, __ATOMIC_RELAXED) != waker)
+		span_crew_order(frame);
+}
+
 /* Whether it is known how long the frame's path is. */
 bool span_is_length_known(const struct frame *frame)
 {

@@ -6,7 +6,9 @@
  * is known: so sleeping comes early (sched_yield), and who wakes another gets on first (see let_on).
  *
  * A lock is no order: who had it before is chance. What is known of it are the times for which it was held by threads
- * that had slept for it; those keep it a little longer, so that others come to sleep for it, too.
+ * that had slept for it; those keep it a little longer, so that others come to sleep for it, too. Who gives it back to
+ * others that sleep, and had not slept for it, has had it for as long as those on average. C++20's semaphores are locks
+ * where those who were woken wake the next, in four of five cases at least: a pool's threads go on to wait.
  *
  * Of a barrier only the last one to come calls, and it need not have the longest path: what all do both, wait and wake
  * all others, is taken for one, and who slept at it goes on with the longest path of all who did.
@@ -29,6 +31,8 @@
 #define NAP_NS 50000 /* while a lock is kept */
 #define NAPS 20
 #define NAPS_IN_VAIN 200
+#define USED 50000 /* less than one in so many parts of a second is no use of a token: C++'s threads spin first */
+#define SEEN 3 /* so many times a semaphore must have been a lock */
 #define WAITED_FOR 2 /* the value of a lock's word while threads wait for it: Drepper, Futexes are tricky, 2005 */
 #define READERS_WAIT 0x40000000u /* a flag of Rust's locks for readers and writers */
 
@@ -38,8 +42,9 @@ struct word {
 	uint32_t computation; /* that the path is of */
 	bool is_old;	      /* the path was left before those came that wait now */
 	bool is_single;	      /* who left it woke one thread only */
-	bool is_lock;
+	bool is_lock, is_no_lock; /* the second: threads have waited for another value than that of a lock */
 	uint32_t waker, waker_waits;
+	const struct frame *woken_by; /* no longer there, maybe */
 	struct group woken;
 	/* barriers: */
 	struct group slept; /* the longest path of those that wait */
@@ -47,6 +52,12 @@ struct word {
 	uint32_t wakes, in_vain;
 	/* locks: */
 	uint32_t taken, naps_in_vain;
+	uint64_t held; /* by those of whom it is known */
+	uint32_t holds, site;
+	uint32_t unknown; /* that are not booked yet */
+	/* semaphores, whose value is 0 while threads wait: */
+	bool is_other;		   /* but not here */
+	uint32_t given_back, kept; /* tokens, by those who were woken */
 };
 
 struct bucket {
@@ -64,6 +75,8 @@ static __thread uint32_t yields;
 static __thread uint64_t yielded_at; /* the thread's total then */
 static __thread uintptr_t woken_at;
 static __thread uint64_t woken_total;
+static __thread uintptr_t token_of; /* the semaphore of which the thread may have one */
+static __thread uint64_t token_total;
 
 /* Calls from within the library, in which the process may be in any state. */
 void span_prepare_waits(void)
@@ -111,10 +124,15 @@ static struct word *word_of(struct bucket *bucket, uintptr_t key, bool is_made)
 		prof_init(&spare->slept.best_prof);
 	}
 	spare->key = key;
-	spare->is_single = spare->is_lock = false;
+	spare->is_single = spare->is_lock = spare->is_no_lock = false;
+	spare->woken_by = NULL;
 	spare->members = spare->waker = 0;
 	spare->computation = 0;
 	spare->wakes = spare->in_vain = spare->naps_in_vain = 0;
+	spare->held = 0;
+	spare->holds = spare->unknown = 0;
+	spare->is_other = false;
+	spare->given_back = spare->kept = 0;
 	return spare;
 }
 
@@ -138,6 +156,58 @@ static bool is_barrier(const struct word *word, uint32_t woken)
 	       2 * (word->waiting + 1) > (uint32_t)__builtin_popcountll(word->members);
 }
 
+static bool is_semaphore_lock(const struct word *word)
+{
+	return !word->is_other && word->given_back >= SEEN && word->kept <= word->given_back / 4;
+}
+
+static bool is_lock_of(const struct word *word, uint32_t expected)
+{
+	return expected == WAITED_FOR ? word->is_lock : !expected && is_semaphore_lock(word);
+}
+
+/* Whether a semaphore's tokens are given back by those who took them. */
+static void note_token_left(struct word *word)
+{
+	word->given_back += token_of == word->key;
+	token_of = 0;
+}
+
+static void note_token_kept(struct thread *self, struct word *word, uint32_t expected)
+{
+	word->is_other |= expected != 0;
+	if (token_of == word->key) {
+		word->kept += self->total - token_total > span_record->cycles_per_second / USED; /* else it did not get it */
+		token_of = 0;
+	}
+}
+
+/* The thread gives a lock back: it had it for so long, or, if that is not known, for as long as others. */
+static void note_hold(struct thread *self, uintptr_t key, uint64_t held, uint32_t site)
+{
+	struct bucket *bucket = bucket_of(key);
+	uint64_t unknown = 0;
+	struct word *word;
+
+	spin_lock(&bucket->lock);
+	word = word_of(bucket, key, false);
+	if (word && held) {
+		word->held += held;
+		word->holds++;
+		word->site = site;
+	} else if (word) {
+		word->unknown++;
+	}
+	if (word && word->holds && (word->is_lock || is_semaphore_lock(word))) {
+		unknown = word->unknown * (word->held / word->holds);
+		word->unknown = 0;
+		site = word->site;
+	}
+	spin_unlock(&bucket->lock);
+	if (unknown && !self->frame->is_root)
+		prof_add(&self->implicit->holds, span_site(SPAN_LOCK, key, site), unknown, 0);
+}
+
 /* What was done up to now comes before what those do who wait at the word, and are woken. */
 static void leave_woken(struct thread *self, uintptr_t key, uint32_t woken)
 {
@@ -147,8 +217,12 @@ static void leave_woken(struct thread *self, uintptr_t key, uint32_t woken)
 
 	spin_lock(&bucket->lock);
 	word = word_of(bucket, key, false);
-	if (word) {
-		span_crew_order(frame);
+	if (word)
+		note_token_left(word);
+	if (word && !is_semaphore_lock(word)) {
+		if (word->is_no_lock)
+			span_crew_order(frame);
+		word->woken_by = frame;
 		if (!word->waiting || word->is_old || word->computation != span_posix_computation() ||
 		    frame->c > word->woken.best) {
 			keep_path(&word->woken, frame);
@@ -179,7 +253,7 @@ static void let_on(uint32_t waker, uint32_t waker_waits)
 	}
 }
 
-static void begin_wait(struct thread *self, uintptr_t key)
+static void begin_wait(struct thread *self, uintptr_t key, uint32_t expected)
 {
 	struct bucket *bucket = bucket_of(key);
 	struct word *word;
@@ -187,6 +261,8 @@ static void begin_wait(struct thread *self, uintptr_t key)
 	spin_lock(&bucket->lock);
 	word = word_of(bucket, key, true);
 	if (word) {
+		note_token_kept(self, word, expected);
+		word->is_no_lock |= expected != WAITED_FOR;
 		if (!word->waiting++)
 			word->is_old = true;
 		if (word->computation != span_posix_computation()) {
@@ -269,8 +345,14 @@ static bool end_wait(struct thread *self, uintptr_t key, uint32_t expected, bool
 		/* the thread is about to look at the word, so it is there */
 		if (expected == WAITED_FOR && slept && word->is_single)
 			word->is_lock = __atomic_load_n((uint32_t *)key, __ATOMIC_RELAXED) <= WAITED_FOR;
-		is_lock = expected == WAITED_FOR && word->is_lock;
+		is_lock = is_lock_of(word, expected);
+		if (!expected) {
+			token_of = key;
+			token_total = self->total;
+		}
 		word->taken += is_lock;
+		if (!is_lock)
+			span_crew_woken(self->frame, word->woken_by);
 		if (!is_lock)
 			span_take_path(self->frame, word->woken.best, &word->woken.best_prof, word->woken.best_calls);
 		if (slept && !is_lock) {
@@ -280,7 +362,7 @@ static bool end_wait(struct thread *self, uintptr_t key, uint32_t expected, bool
 	}
 	spin_unlock(&bucket->lock);
 	let_on(waker, waker_waits);
-	if (is_lock)
+	if (is_lock && expected) /* who wakes for a semaphore wakes all, of whom all but one wait again */
 		keep_lock(bucket, key);
 	woken_at = key;
 	woken_total = self->total;
@@ -297,18 +379,22 @@ static long wait_for(struct thread *self, system_call *call, const long *of, uin
 	uintptr_t key = (uintptr_t)of[0];
 	uint32_t expected = (uint32_t)of[2];
 	bool is_lock = false;
+	uint64_t since_ns;
 	long result;
 	int error;
 
 	span_end_strand(self);
 	span_forget_hold(self, key); /* it did not get it */
-	span_leave_account(self);
-	begin_wait(self, key);
+	span_leave_account_unordered(self);
+	begin_wait(self, key, expected);
+	since_ns = span_crew_waits(self->frame);
 	result = call(SYS_futex, of[0], of[1], of[2], of[3], of[4], of[5]);
 	error = errno;
 	is_lock = end_wait(self, key, expected, is_order(expected) && (!result || error == EAGAIN), !result);
-	if (is_lock)
-		span_acquired(self, key, SPAN_CRITICAL, caller);
+	if (is_lock) {
+		span_crew_waited(self->frame, since_ns);
+		span_acquired(self, key, SPAN_CRITICAL, span_chain(caller));
+	}
 	span_after_wait(self);
 	span_begin_strand(self);
 	errno = error;
@@ -318,16 +404,19 @@ static long wait_for(struct thread *self, system_call *call, const long *of, uin
 static long wake(struct thread *self, system_call *call, const long *of)
 {
 	uintptr_t key = (uintptr_t)of[0];
+	uint32_t taken, site = 0;
+	uint64_t held;
 	bool was_lock;
-	uint32_t taken;
 	long result;
 
 	span_end_strand(self);
+	held = span_held(self, key, &site);
 	was_lock = span_releasing(self, key);
+	note_hold(self, key, held, site);
 	taken = times_taken(key);
 	leave_woken(self, key, (uint32_t)of[2]);
 	result = call(SYS_futex, of[0], of[1], of[2], of[3], of[4], of[5]);
-	if (was_lock && result == 1)
+	if (was_lock && result > 0)
 		hand_lock_over(key, taken);
 	span_begin_strand(self);
 	return result;

@@ -48,7 +48,6 @@ static void gomp_member(void *argument)
 #define BODY void (*body)(void *), void *data
 
 REGION(void, GOMP_parallel, (BODY, long n, long flags), n, flags)
-REGION(unsigned, GOMP_parallel_reductions, (BODY, long n, long flags), n, flags)
 REGION(void, GOMP_parallel_sections, (BODY, long n, long count, long flags), n, count, flags)
 #define REGION_LOOP(name)                                                                                             \
 	REGION(void, name, (BODY, long n, long from, long to, long by, long chunk, long flags), n, from, to, by,      \
@@ -63,6 +62,32 @@ REGION_LOOP(GOMP_parallel_loop_nonmonotonic_guided)
 REGION_LOOP_RUNTIME(GOMP_parallel_loop_runtime)
 REGION_LOOP_RUNTIME(GOMP_parallel_loop_nonmonotonic_runtime)
 REGION_LOOP_RUNTIME(GOMP_parallel_loop_maybe_nonmonotonic_runtime)
+
+/* The runtime looks for the reductions at the begin of what it takes for the body's data. */
+struct reductions_data {
+	void *reductions;
+	struct team *team;
+};
+
+static void reductions_member(void *argument)
+{
+	gomp_member(((struct reductions_data *)argument)->team);
+}
+
+EXPORT unsigned GOMP_parallel_reductions(BODY, long n, long flags)
+{
+	REAL(unsigned, GOMP_parallel_reductions, (BODY, long, long));
+	struct region region __attribute__((aligned(64)));
+	struct reductions_data ours = {*(void **)data, &region.team};
+	unsigned result;
+
+	if (!span_region_begin(&region, body, data, CALLER))
+		return call(body, data, n, flags);
+	span_beside(&gomp_team_size, (void *)call, "omp_get_num_threads");
+	result = call(reductions_member, &ours, n, flags);
+	span_region_end(&region);
+	return result;
+}
 
 /* Teams on the host run one after the other, each in the calling thread: its strand goes on in them. */
 EXPORT void GOMP_teams_reg(BODY, long teams, long limit, long flags)

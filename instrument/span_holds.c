@@ -40,6 +40,19 @@ void span_acquired_with_others(struct thread *self, uintptr_t key, enum span_kin
 	begin_hold(self, key, kind, address, span_record->threads ? span_record->threads : 1);
 }
 
+/* For how long the thread has had a lock, and the site where it took it; 0: it is not known to have it. */
+uint64_t span_held(const struct thread *self, uintptr_t key, uint32_t *site)
+{
+	uint32_t at = self->held_count;
+
+	while (at > 0 && self->held[at - 1].key != key)
+		at--;
+	if (!at)
+		return 0;
+	*site = self->held[at - 1].site;
+	return self->total - self->held[at - 1].since;
+}
+
 /* The thread is about to give a lock back; its strand has ended. Returns whether it was known to have it. */
 bool span_releasing(struct thread *self, uintptr_t key)
 {

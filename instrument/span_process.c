@@ -226,7 +226,32 @@ __attribute__((destructor(101))) static void unload(void)
 	__atomic_or_fetch(&span_record->flags, SPAN_CLOSED, __ATOMIC_RELEASE);
 }
 
-/* An end without destructors. A child of vfork shares our memory: its process id tells it apart. */
+/* The process is about to become another program: for this one that is an exit. A child of vfork shares our memory: its
+ * process id tells it apart. Returns where the thread is, should there be no such program; null where it cannot go on:
+ * what threads and call sites have done is told once. */
+struct frame *span_leave_process(void)
+{
+	struct frame *frame = span_self.frame;
+	bool is_over = span_has_threads() || span_has_calls;
+
+	if (!span_record || span_record->pid != (uint32_t)getpid() || !frame)
+		return NULL;
+	span_record->flags |= SPAN_REPLACED;
+	unload();
+	return is_over ? NULL : frame;
+}
+
+/* There is none: the process goes on as it was. */
+void span_stay_in_process(struct frame *frame)
+{
+	if (!frame)
+		return;
+	span_self.frame = frame;
+	__atomic_and_fetch(&span_record->flags, ~(uint32_t)(SPAN_CLOSED | SPAN_INSIDE | SPAN_REPLACED), __ATOMIC_RELEASE);
+	span_begin_strand(&span_self);
+}
+
+/* An end without destructors. */
 EXPORT void _exit(int code)
 {
 	unload();

@@ -60,6 +60,7 @@ enum span_flag {
 	SPAN_OFFLOADED = 8192, /* uses target nowait: on the host the runtime executes that as tasks of its own */
 	SPAN_DEALT_OUT = 16384, /* threads shared work out themselves: who did how much is taken for chance */
 	SPAN_ELSEWHERE = 32768, /* the reader's: most of a run's CPU time was in other processes */
+	SPAN_REPLACED = 65536, /* the process went on as another program */
 };
 
 struct span_site {

@@ -92,10 +92,10 @@ void span_task_begin(struct thread *self, struct frame *task, struct task_run *r
 	run->kept = span_calls_enter(self, task->context);
 	self->implicit = implicit_for(self, task->team);
 	self->frame = task;
+	span_take_predecessors(self, task);
 	if (!task->has_begun)
 		span_count(self, task->site);
 	task->has_begun = true;
-	span_take_predecessors(self, task);
 	span_begin_strand(self);
 }
 

@@ -67,6 +67,12 @@ bool span_has_posix(void)
 	return span_record && !atomic_load(&is_given_up);
 }
 
+/* Whether threads of POSIX are at work, or have been and are not all joined. */
+bool span_has_threads(void)
+{
+	return is_begun;
+}
+
 uint32_t span_posix_computation(void)
 {
 	return computations;
@@ -168,6 +174,12 @@ static void leave_account(struct thread *self)
 void span_leave_account(struct thread *self)
 {
 	span_crew_order(self->frame);
+	span_leave_account_unordered(self);
+}
+
+/* The same where it is to be known whose path goes on in its own. */
+void span_leave_account_unordered(struct thread *self)
+{
 	span_crew_leave(self);
 	leave_account(self);
 }

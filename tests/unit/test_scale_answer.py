@@ -40,6 +40,11 @@ def site(kind: SiteKind, line: int, work: float, bound: float, **more: float) ->
     )  # fmt: skip
 
 
+def tasks(count: int, on_path: int) -> SiteRecord:
+    """Two seconds of them, half of which are on the longest path."""
+    return replace(site(SiteKind.TASK, 5, 2.0, 1.0, uneven=0.9), count=count, span_count=on_path)
+
+
 def record(*sites: SiteRecord, threads: int = 10, flags: Flag = Flag.CLOSED, widest: int = 10) -> SpanRecord:
     work = sum(one.work_s for one in sites)
     return SpanRecord(1, "./solve in.dat", flags, threads, widest, 3, 0, work * 1.25, work, False, sites)
@@ -114,7 +119,12 @@ def test_what_is_used_and_what_is_lost_is_all() -> None:
             (site(SiteKind.CRITICAL, 5, 2.0, 2.0, critical=1.5), EVEN),
             "critical section at solve.c:5 in solve holds a lock",
         ),
-        ((site(SiteKind.TASK, 5, 2.0, 1.0, uneven=0.9), EVEN), "is a chain of tasks on the longest path"),
+        ((site(SiteKind.TASK, 5, 2.0, 1.0, uneven=0.9), EVEN), "makes 1 task for 10 cores and is 53 % of the time"),
+        ((tasks(4, 1), EVEN), "makes 4 tasks for 10 cores and is 53 % of the time that is left; more, shorter tasks"),
+        ((tasks(40, 10), EVEN), "has 10 of its 40 tasks one after the other on the longest path and is 53 %"),
+        ((tasks(40, 40), EVEN), "left; shorter tasks, or more of them side by side, would give x10.0"),
+        ((tasks(40, 1), EVEN), "has one task on the longest path, 20.0 times as long as the mean of its 40, and is"),
+        ((tasks(40, 1), EVEN), "left; splitting that one would give x10.0"),
         ((site(SiteKind.SECTIONS, 5, 2.0, 1.0, uneven=0.8), EVEN), "as many sections as cores, with even shares"),
         ((site(SiteKind.CRITICAL, 5, 9.0, 2.0, uneven=1.1), EVEN), "2.2 times the mean, and is 69 % of the time"),
         ((site(SiteKind.CRITICAL, 5, 9.0, 2.0, uneven=1.1), EVEN), "left; even shares would give x10.0"),
@@ -167,8 +177,8 @@ def test_a_small_team_is_told_also_where_others_are_large(kind: SiteKind) -> Non
 
 
 def test_a_chain_in_a_small_team_is_a_chain() -> None:
-    chain = site(SiteKind.TASK, 40, 4.0, 4.0, uneven=3.0, at_once=4)
-    assert "is a chain of tasks" in sentence(scale_of(record(EVEN, chain)))
+    chain = replace(site(SiteKind.TASK, 40, 4.0, 4.0, uneven=3.0, at_once=4), count=8, span_count=8)
+    assert "has 8 of its 8 tasks one after the other" in sentence(scale_of(record(EVEN, chain)))
 
 
 def test_threads_that_take_turns_are_not_called_uneven() -> None:

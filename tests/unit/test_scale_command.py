@@ -293,3 +293,28 @@ def test_a_program_that_is_killed_is_told_as_that(
     main(["scale", "-q", "--threads", "2", "--", "sh", "-c", form.format(output)])
     said = capfd.readouterr().out
     assert "scale: nothing can be said of how it scales: it was killed" in said and "note: partial: " in said
+
+
+def test_a_shell_that_becomes_the_program_is_no_program_that_was_killed(
+    directory: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is a program that becomes a shell."""
+    one = f"{program('span_forms', directory)} triangle 1024"
+    main(["scale", "-q", "--threads", "2", "--", "sh", "-c", f"exec {one}"])
+    said = capfd.readouterr().out
+    assert "at best x1.66" in said and "partial" not in said
+
+
+def test_a_runtime_that_is_not_there_is_told(
+    directory: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The loader says which; the exit code is its own."""
+    broken = tmp_path / "broken"
+    broken.write_bytes(
+        program("span_forms", directory).read_bytes().replace(b"libgomp.so.1", b"libgomp.so.9")
+    )
+    broken.chmod(0o755)
+    assert main(["scale", "-q", "--threads", "2", "--", str(broken)]) == 1
+    said = capfd.readouterr().err
+    assert "libgomp.so.9: cannot open shared object file" in said
+    assert f"parprof: {broken} did not start (exit code 127): a library that it needs is not there" in said

@@ -106,6 +106,7 @@ def test_a_wavefront_of_dependences(run: Run, threads: int) -> None:
     assert ns(record.work_s) == n * n * 100_000
     assert ns(record.span_s) == (2 * n - 1) * 100_000
     assert ns(record.bound_s) == max(n * n * 100_000 // threads, (2 * n - 1) * 100_000)
+    assert sum(one.span_count for one in sites(record, SiteKind.TASK)) == 2 * n - 1
 
 
 @pytest.mark.parametrize("threads", [2, 8, 64])
@@ -115,6 +116,7 @@ def test_a_pipeline_of_tasks(run: Run, threads: int) -> None:
     record = run(threads, "span_forms", "pipeline", str(n))
     assert ns(record.work_s) == n * 4 * 10_000
     assert ns(record.span_s) == (n + 3) * 10_000
+    assert sum(one.span_count for one in sites(record, SiteKind.TASK)) == n + 3
 
 
 @pytest.mark.parametrize("threads", [2, 8, 64])

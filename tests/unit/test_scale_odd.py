@@ -1,4 +1,4 @@
-"""What programs do that the library must bear: exceptions, threadprivate variables, limits of threads, forks."""
+"""What programs do that the library must bear: exceptions, longjmp, threadprivate variables, limits, forks, execs."""
 
 from __future__ import annotations
 
@@ -90,3 +90,35 @@ def test_a_fork_has_a_record_of_its_own(directory: Path, compiler: str) -> None:
     assert child.flags & Flag.FORKED and not parent.flags & Flag.FORKED
     assert ns(parent.work_s) == (1 + 8) * N and ns(parent.span_s) == 2 * N
     assert ns(child.work_s) == 8 * 2 * N and ns(child.span_s) == 2 * N
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_what_came_before_an_exec_is_whole(directory: Path, compiler: str) -> None:
+    """The serial code up to it, too; and it is no program that was killed."""
+    (record,) = (one for one in run(directory, compiler, "replaced") if one.regions)
+    assert record.flags & Flag.REPLACED and record.flags & Flag.CLOSED and not record.flags & Flag.INSIDE
+    assert ns(record.work_s) == (8 + 2) * N and ns(record.span_s) == 3 * N
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_an_exec_that_fails_changes_nothing(directory: Path, compiler: str) -> None:
+    (record,) = run(directory, compiler, "stays")
+    assert record.flags & Flag.CLOSED and not record.flags & (Flag.REPLACED | Flag.INSIDE)
+    assert ns(record.work_s) == (8 + 2 + 8) * N and ns(record.span_s) == 4 * N
+
+
+@pytest.mark.parametrize("has_hooks", [False, True])
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_jumps_out_of_functions_in_regions_and_tasks(directory: Path, compiler: str, has_hooks: bool) -> None:
+    (record,) = run(directory, compiler, "jumps", has_hooks)
+    assert ns(record.work_s) == (8 + 8 + 20) * 5 * N
+    assert ns(record.span_s) == 3 * 5 * N
+    assert ns(record.bound_s) == (1 + 8 + 20 / 8) * 5 * N
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_sums_of_tasks_are_right(directory: Path, compiler: str) -> None:
+    """The runtime finds the reductions of a region in what it takes for its body's data: gcc's programs crashed."""
+    (record,) = run(directory, compiler, "reduces")
+    assert ns(record.work_s) == (20 + 8 + 8) * N
+    assert ns(record.span_s) == 3 * N

@@ -37,7 +37,7 @@ BESIDE_HOOKS = re.compile(
     # by what Rust's and C++'s libraries wait; in front of that they yield
     r"|syscall|sched_yield"
     # an end without destructors
-    r"|_exit|_Exit"
+    r"|_exit|_Exit|f?execve|execv(p|pe)?|execveat|execl[ep]?"
     # the begin and the end of each function, in programs that are built so
     r"|__cyg_profile_func_(enter|exit)"
     # what other runtimes call, and tests

@@ -4,6 +4,7 @@
  * library, whose clock is the test's; tests/unit/test_scale_odd.py has the formulas. Each form ends with 1 if the
  * program did not compute what it must.
  */
+#include <csetjmp>
 #include <cstdlib>
 #include <cstring>
 #include <omp.h>
@@ -116,6 +117,110 @@ bool forks(long n)
 	return status == 0;
 }
 
+/* It goes on as another program, or would if there were one. */
+bool becomes(long n, const char *other)
+{
+#pragma omp parallel
+	work(n);
+	work(2 * n);
+	execlp(other, other, static_cast<char *>(nullptr));
+#pragma omp parallel
+	work(n);
+	return true;
+}
+
+bool replaced(long n)
+{
+	becomes(n, "true");
+	return false;
+}
+
+bool stays(long n)
+{
+	return becomes(n, "/nonexistent");
+}
+
+[[gnu::noinline, noreturn]] void leaps(jmp_buf &place, long n, int depth)
+{
+	work(n);
+	if (!depth)
+		longjmp(place, 1);
+	leaps(place, n, depth - 1);
+}
+
+/* Out of four functions, within a region, a critical section and tasks. */
+[[gnu::noinline]] void leap(long n)
+{
+	jmp_buf place;
+
+	if (!setjmp(place))
+		leaps(place, n, 3);
+	work(n);
+}
+
+bool jumps(long n)
+{
+#pragma omp parallel
+	leap(n);
+#pragma omp parallel
+#pragma omp critical
+	leap(n);
+#pragma omp parallel
+#pragma omp single
+	for (int i = 0; i < 20; i++) {
+#pragma omp task
+		leap(n);
+	}
+	return true;
+}
+
+/* Tasks of a region, of a loop, of sections and of a group add up to a sum, which the runtime makes. */
+bool reduces(long n)
+{
+	long sum = 0;
+
+#pragma omp parallel reduction(task, + : sum)
+#pragma omp single
+	for (int i = 0; i < 20; i++) {
+#pragma omp task in_reduction(+ : sum)
+		{
+			work(n);
+			sum += i;
+		}
+	}
+#pragma omp parallel
+	{
+#pragma omp for reduction(task, + : sum) schedule(dynamic, 1)
+		for (int i = 0; i < 8; i++) {
+#pragma omp task in_reduction(+ : sum)
+			{
+				work(n);
+				sum += i;
+			}
+		}
+#pragma omp sections reduction(task, + : sum)
+		{
+#pragma omp section
+			{
+#pragma omp task in_reduction(+ : sum)
+				sum += 1000;
+			}
+#pragma omp section
+			sum += 1000;
+		}
+#pragma omp single
+#pragma omp taskgroup task_reduction(+ : sum)
+		for (int i = 0; i < 8; i++) {
+#pragma omp task in_reduction(+ : sum)
+			{
+				work(n);
+				sum += 100;
+			}
+		}
+	}
+	return sum == 190 + 28 + 2000 + 800;
+}
+
 } // namespace
 
 int main(int count, char **arguments)
@@ -123,7 +228,8 @@ int main(int count, char **arguments)
 	const struct {
 		const char *name;
 		bool (*run)(long);
-	} forms[] = {{"throws", throws}, {"keeps", keeps}, {"limited", limited}, {"forks", forks}};
+	} forms[] = {{"throws", throws}, {"keeps", keeps}, {"limited", limited}, {"forks", forks},
+		     {"replaced", replaced}, {"stays", stays}, {"jumps", jumps}, {"reduces", reduces}};
 
 	for (const auto &form : forms) {
 		if (count == 3 && !strcmp(arguments[1], form.name))

@@ -286,6 +286,95 @@ static void half_locked()
 	});
 }
 
+/* The same with a semaphore. */
+static void half_in_semaphore()
+{
+	std::counting_semaphore<8> one(1);
+
+	beside([&](long) {
+		for (long round = 0; round < ROUNDS / threads; round++) {
+			work_us(n);
+			one.acquire();
+			work_us(n);
+			one.release();
+		}
+	});
+}
+
+/* As a pool of Rust's with one channel for all: who waits for a task has the lock, and the others wait for that. */
+struct Channel {
+	Lock lock;
+	Parker empty;
+	std::atomic<long> tasks{0};
+	std::atomic<bool> is_awaited{false};
+
+	void send()
+	{
+		tasks++;
+		if (is_awaited.exchange(false))
+			empty.unpark();
+	}
+	void receive()
+	{
+		lock.lock();
+		while (!tasks) {
+			is_awaited = true;
+			if (tasks && is_awaited.exchange(false))
+				break;
+			empty.park();
+		}
+		tasks--;
+		lock.unlock();
+	}
+};
+
+/* Twenty tasks for each thread: who takes how many is chance. At the end there is an empty one for each. */
+static void pool()
+{
+	std::atomic<long> left{20 * threads};
+	std::vector<std::thread> all;
+	Channel channel;
+
+	for (long i = 0; i < threads; i++)
+		all.emplace_back([&] {
+			for (;;) {
+				channel.receive();
+				if (left-- <= 0)
+					return;
+				work_us(n);
+			}
+		});
+	pause_ms(50);
+	for (long task = 0; task < 21 * threads; task++)
+		channel.send();
+	for (auto &one : all)
+		one.join();
+}
+
+/* The same threads, each with a channel of its own: thread i has tasks of (i + 1) n. */
+static void assigned()
+{
+	std::vector<Channel> channels(threads);
+	std::vector<std::thread> all;
+
+	for (long i = 0; i < threads; i++)
+		all.emplace_back([&, i] {
+			for (long task = 0; task < 10; task++) {
+				channels[i].receive();
+				work_us((i + 1) * n);
+			}
+			channels[i].receive();
+		});
+	for (long task = 0; task < 10; task++)
+		for (auto &one : channels)
+			one.send();
+	pause_ms(50);
+	for (auto &one : channels)
+		one.send();
+	for (auto &one : all)
+		one.join();
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -303,6 +392,9 @@ int main(int count, char **arguments)
 		{"semaphore_ring", semaphore_ring},
 		{"uneven_rounds", uneven_rounds},
 		{"half_locked", half_locked},
+		{"half_in_semaphore", half_in_semaphore},
+		{"pool", pool},
+		{"assigned", assigned},
 	};
 
 	if (count != 4)

@@ -33,6 +33,8 @@ MAX_THREADS = 512
 _MAX_RECORDS = 4096
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 1.0
+_NOT_STARTED = 127
+"""The dynamic loader's exit code, and a shell's."""
 
 
 class ScaleCommand:
@@ -147,15 +149,21 @@ def _run_all(
                 code = _run(command, variables, interrupt)
                 found = best_record(directory)
             if found is None:
-                raise TargetError(
-                    f"{command[0]} left no record: it, or what it runs, does not load {library} "
-                    "(static, setuid, another libc or word size)"
-                )
+                raise TargetError(_why_no_record(command[0], library, code))
             log(f"{number} threads: {time.monotonic() - start_s:.1f} s, exit code {code}")
             records.append(found)
             if interrupt.signal:
                 break
     return code, records
+
+
+def _why_no_record(command: str, library: str, code: int) -> str:
+    if code == _NOT_STARTED:
+        return f"{command} did not start (exit code {code}): a library that it needs is not there (ldd tells which)"
+    return (
+        f"{command} left no record: it, or what it runs, does not load {library} "
+        "(static, setuid, another libc or word size)"
+    )
 
 
 def _preloaded() -> str:
@@ -201,7 +209,9 @@ def best_record(directory: str) -> SpanRecord | None:
     for path in sorted(Path(directory).glob("*.span"))[:_MAX_RECORDS]:
         with suppress(ProfileFormatError, OSError):
             found.append(read_record(os.fspath(path)))
-    ended = {record.pid for record in found if record.flags & Flag.CLOSED}
+    ended = {
+        record.pid for record in found if record.flags & Flag.CLOSED and not record.flags & Flag.REPLACED
+    }
     best = max(found, key=lambda record: _rank(record, ended), default=None)
     if best is None or not best.flags & Flag.CLOSED:
         return best
@@ -215,8 +225,9 @@ def _used_s(record: SpanRecord) -> float:
 
 
 def _rank(record: SpanRecord, ended: Set[int]) -> tuple[bool, bool, float]:
-    """``ended``: these did so by themselves, and what they were before an exec left a record that is open, too."""
-    was_killed = record.pid not in ended and not record.flags & Flag.FORKED and record.work_s > 0
+    """``ended``: these did so by themselves."""
+    is_over = record.pid in ended or bool(record.flags & (Flag.FORKED | Flag.REPLACED))
+    was_killed = not is_over and record.work_s > 0
     return record.regions > 0, was_killed, record.work_s
 
 

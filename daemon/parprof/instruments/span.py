@@ -24,6 +24,7 @@ LIBRARY = Library(
         "span_crews.c",
         "span_dependences.c",
         "span_doacross.c",
+        "span_exec.c",
         "span_futex.c",
         "span_gomp.c",
         "span_gomp_tasks.c",

@@ -9,7 +9,8 @@ _MOSTLY_UNSEEN = 0.5
 _FEW = 0.01
 _MOSTLY_BY_TURNS = 0.5
 _OF_ONE_THREAD = (SiteKind.SERIAL, SiteKind.PENDING)
-_CHAINS = (SiteKind.TASK, SiteKind.TASKLOOP, SiteKind.DOACROSS)
+_TASKS = (SiteKind.TASK, SiteKind.TASKLOOP)
+_CHAINS = (*_TASKS, SiteKind.DOACROSS)
 _WORTH = 1.03
 _WORTH_UNEVEN = 1.08
 """Advice that would make less of a difference than this is not given; the second: where shares are uneven. The longest
@@ -113,8 +114,8 @@ def _why(site: ScaleSite, main: Prediction) -> str:
         return f"runs on one thread while the others wait and is {share}"
     if site.uneven_s and site.kind == SiteKind.DOACROSS:
         return f"is a chain of iterations that wait for each other and is {share}"
-    if site.uneven_s and site.kind in (SiteKind.TASK, SiteKind.TASKLOOP):
-        return f"is a chain of tasks on the longest path and is {share}"
+    if site.uneven_s and site.kind in _TASKS:
+        return f"{_why_tasks(site, main)} and is {share}"
     if _is_by_turns(site):
         return f"stands for threads that wait for each other, one after the other on the longest path, and is {share}"
     if _has_few_threads(site, main):
@@ -145,4 +146,26 @@ def _remedy(site: ScaleSite, main: Prediction) -> str:
         return "as many sections as cores, with even shares,"
     if site.kind in (SiteKind.CRITICAL, SiteKind.ORDERED):
         return "even shares"
+    if site.kind in _TASKS and site.uneven_s:
+        return _remedy_for_tasks(site, main)
     return "splitting it"
+
+
+def _has_few_tasks(site: ScaleSite, main: Prediction) -> bool:
+    return site.span_count <= 1 and site.count < main.threads
+
+
+def _why_tasks(site: ScaleSite, main: Prediction) -> str:
+    """Tasks that are longer than the even share: one after the other, or too few, or one of them."""
+    if site.span_count > 1:
+        return f"has {site.span_count} of its {site.count} tasks one after the other on the longest path"
+    if _has_few_tasks(site, main):
+        return f"makes {site.count} {'task' if site.count == 1 else 'tasks'} for {main.threads} cores"
+    times = site.span_s * site.count / site.work_s if site.work_s else 1.0
+    return f"has one task on the longest path, {times:.1f} times as long as the mean of its {site.count},"
+
+
+def _remedy_for_tasks(site: ScaleSite, main: Prediction) -> str:
+    if site.span_count > 1:
+        return "shorter tasks, or more of them side by side,"
+    return "more, shorter tasks" if _has_few_tasks(site, main) else "splitting that one"

@@ -72,6 +72,8 @@ class Flag(IntFlag):
     DEALT_OUT = 16384
     ELSEWHERE = 32768
     """The reader's: most of the run's CPU time was in other processes."""
+    REPLACED = 65536
+    """It went on as another program, which has a record of its own."""
 
 
 @dataclass(frozen=True, slots=True)
