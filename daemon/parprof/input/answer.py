@@ -105,13 +105,15 @@ def lines(profile: InputProfile, pattern: str = "") -> list[Line]:
 
 def _line(routine: Routine, whole: int) -> Line:
     total = routine.total()
-    law = fit([Size(point.trms, point.cost_mean, point.calls, point.cost_max) for point in routine.by_trms()])
-    rms_law = fit(
-        [Size(point.rms, point.cost_mean, point.calls, point.cost_max) for point in routine.by_rms()]
-    )
+    law = fit([_size(point.trms, point) for point in routine.by_trms()])
+    rms_law = fit([_size(point.rms, point) for point in routine.by_rms()])
     own = _percent(total.self_cost, whole)
     inclusive = min(100.0, _percent(total.cost_sum, whole))
     return Line(routine, total, own, inclusive, law, rms_law, _worst(routine))
+
+
+def _size(n: int, point: Point) -> Size:
+    return Size(n, point.cost_mean, point.calls, point.cost_max, point.self_cost / point.calls)
 
 
 def _worst(routine: Routine) -> float:
