@@ -317,6 +317,14 @@ def test_many_steps_are_the_doing_of_who_makes_them() -> None:
     assert "pp_multiconcat" not in text
 
 
+def test_one_dear_call_of_many_cheap_ones_is_no_growth() -> None:
+    """An allocator (Rust's `__rust_alloc`) that tidies up now and then; a table that grows is another matter."""
+    for worst, is_told in ((13_250, False), (150_000, True)):
+        profile = make(pairs=(1, 2))
+        profile.routine(RoutineName("alloc")).add(Point(0, 0, 14_228, 0, 0, 0, 0, 581_000, worst, 581_000))
+        assert ("alloc" in advice(lines(profile))) == is_told
+
+
 def test_what_grows_exponentially_is_named_first() -> None:
     profile = make(pairs=(1, 2))
     for n in range(7, 18):
@@ -366,6 +374,14 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert saved.as_json(again) == saved.as_json(profile)
     (tmp_path / "pretty.json").write_text(json.dumps(saved.as_json(profile), indent=1))
     assert saved.is_saved(str(tmp_path / "pretty.json"))
+
+
+def test_files_of_before_recursion_was_told_are_read() -> None:
+    data = json.loads(written())
+    for routine in data["routines"]:
+        for point in routine["points"]:
+            del point["inner_cost"]
+    assert saved.as_json(saved.decode(data)) == json.loads(written())
 
 
 def test_runs_add_up() -> None:

@@ -94,22 +94,23 @@ def recursions_with_memory(fill: Callable[[Remembered], None], sides: Iterable[i
     """Calls of recursions that keep each result in a cell and look there first, with tables of these sides."""
     found: dict[int, list[int]] = {}
     for side in sides:
-        for n, cost, own in Remembered(side, fill).calls:
+        for n, cost, outer in Remembered(side, fill).calls:
             one = found.setdefault(n, [0, 0, 0, 0])
-            for at, value in enumerate((1, cost, own)):
+            for at, value in enumerate((1, cost, outer)):
                 one[at] += value
             one[3] = max(one[3], cost)
     return [
-        Size(n, cost / calls, calls, worst, own / calls) for n, (calls, cost, own, worst) in found.items()
+        Size(n, cost / calls, calls, worst, outer / calls) for n, (calls, cost, outer, worst) in found.items()
     ]
 
 
 class Remembered:
-    """A recursion over the cells of a table; of each call the cells that it read, its blocks, and those of its own."""
+    """A recursion over the cells of a table; of each call its cells, its blocks, and these if it is in no other."""
 
     def __init__(self, side: int, fill: Callable[[Remembered], None]) -> None:
         self.side = side
         self.calls: list[tuple[int, int, int]] = []
+        self._depth = 0
         self._known: set[tuple[int, int]] = set()
         fill(self)
 
@@ -117,16 +118,17 @@ class Remembered:
         self, cell: tuple[int, int], others: Callable[[tuple[int, int]], Iterable[tuple[int, int]]]
     ) -> tuple[set[tuple[int, int]], int]:
         """The cells that a call for this one reads, and its blocks with what it calls."""
-        read, cost, own = {cell}, 0, 2
+        read, cost = {cell}, 2
+        self._depth += 1
         if cell not in self._known:
             for other in others(cell):
                 cells, blocks = self.look(other, others)
                 read |= cells
-                cost += blocks
-                own += 2
+                cost += blocks + 2
             self._known.add(cell)
-        self.calls.append((len(read), cost + own, own))
-        return read, cost + own
+        self._depth -= 1
+        self.calls.append((len(read), cost, 0 if self._depth else cost))
+        return read, cost
 
 
 def distance(table: Remembered) -> None:

@@ -36,8 +36,8 @@ _SUPERLINEAR = 30.0
 _CLEARLY = 5.0
 """How many times the law's error n log n must have at least to be out of the question, though the slope at the larger
 sizes, which may change among them, might be linear."""
-_STEP_CALLS, _STEP_SPREAD = 1000, 50.0
-"""A step of others' work: called so often, at least, with no call that costs more than so many times the mean, as one
+_STEP_CALLS, _STEP_SHARE = 1000, 0.05
+"""A step of others' work: called so often, at least, with no call that takes more than this part of what all do, as one
 does that makes a table larger now and then."""
 _MOSTLY = 50.0
 """Percent of all cost: most of it."""
@@ -108,12 +108,12 @@ def _line(routine: Routine, whole: int) -> Line:
     law = fit([_size(point.trms, point) for point in routine.by_trms()])
     rms_law = fit([_size(point.rms, point) for point in routine.by_rms()])
     own = _percent(total.self_cost, whole)
-    inclusive = min(100.0, _percent(total.cost_sum, whole))
+    inclusive = min(100.0, _percent(total.outer_cost, whole))
     return Line(routine, total, own, inclusive, law, rms_law, _worst(routine))
 
 
 def _size(n: int, point: Point) -> Size:
-    return Size(n, point.cost_mean, point.calls, point.cost_max, point.self_cost / point.calls)
+    return Size(n, point.cost_mean, point.calls, point.cost_max, point.outer_cost / point.calls)
 
 
 def _worst(routine: Routine) -> float:
@@ -364,7 +364,7 @@ def _is_step(line: Line) -> bool:
     if line.law.is_found and line.law.model != CONSTANT:
         return False
     total = line.total
-    return total.calls >= _STEP_CALLS and total.cost_max <= _STEP_SPREAD * total.cost_mean
+    return total.calls >= _STEP_CALLS and total.cost_max <= _STEP_SHARE * total.cost_sum
 
 
 def growth(law: Fit) -> str:

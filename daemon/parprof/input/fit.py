@@ -136,8 +136,9 @@ class Size(NamedTuple):
     """The mean one."""
     calls: int = 1
     worst: float = 0.0
-    own: float = 0.0
-    """Of the mean cost: without what was called; 0 where it is not known."""
+    outer: float | None = None
+    """The mean cost without that of activations within others of the same routine, which have it in theirs; None: it
+    is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,15 +231,9 @@ def _of_the_larger(known: Sequence[Size]) -> Fit | None:
         larger = [size for size in known if size.n >= beginning]
         law = _fit(larger)
         is_wide = law.is_found and law.largest >= _WIDE * law.smallest
-        if is_wide and law.error <= _CLOSE and _cost(larger) >= _DEAR * _cost_once(known):
+        if is_wide and law.error <= _CLOSE and _cost(larger) >= _DEAR * _cost(known):
             return law
     return None
-
-
-def _cost_once(known: Sequence[Size]) -> float:
-    """What they cost in all. Calls within each other have one cost several times: at most what the routine has alone,
-    with what it calls at the largest size."""
-    return min(_cost(known), sum(size.own * size.calls for size in known) or math.inf)
 
 
 def _less_steep(known: Sequence[Size], found: Fit) -> Fit | None:
@@ -286,7 +281,8 @@ def _at_worst(known: Sequence[Size]) -> Fit | None:
 
 
 def _cost(sizes: Sequence[Size]) -> float:
-    return sum(size.cost * size.calls for size in sizes)
+    """Counted once, where calls are within each other."""
+    return sum((size.cost if size.outer is None else size.outer) * size.calls for size in sizes)
 
 
 def _beyond_a_fixed_part(known: Sequence[Size]) -> Fit:
