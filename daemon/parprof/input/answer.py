@@ -18,6 +18,8 @@ MIN_PERCENT = 1.0
 """Routines that cost less of the whole, with what they call, are not worth advice."""
 _CONSIDERABLE = 1 / 3
 """Of what the dearest routine takes at ten times the input."""
+_ABOUT_ALL = 0.9
+"""Of what a routine's caller takes: it does little else then."""
 _STEEP = 11.0
 """Ten times the input takes more than so many times as long: worse than linear."""
 _SURE = 0.95
@@ -182,28 +184,41 @@ def hurts_first(found: list[Line]) -> Line | None:
 
     Its own cost grows by its law. One that grows worse than its input is named first if it then takes a considerable
     part of what the dearest one does: that will be more with each further step. A routine that spends all in what it
-    calls is named only where none that does work itself takes such a part, and it has one.
+    calls is named where none that does work itself takes such a part, or not a third of what that one does.
     """
     known = [line for line in found if _is_sure(line)]
     if not known:
         return None
     dearest = max(known, key=_then)
     steep = [line for line in known if line.law.tenfold > _STEEP]
+    spender = _spender([line for line in steep if _spends_considerably(line, dearest)])
     own = [line for line in steep if line.cost_percent >= MIN_PERCENT]
     if own:
         steepest = max(own, key=_then)
-        if _then(steepest) >= _CONSIDERABLE * _then(dearest):
+        is_minor = spender and _spent_then(steepest) < _CONSIDERABLE * _spent_then(spender)
+        if _then(steepest) >= _CONSIDERABLE * _then(dearest) and not is_minor:
             return steepest
-    considerable = [line for line in steep if _spends_considerably(line, dearest)]
-    if considerable:
-        return max(considerable, key=lambda line: line.inclusive_percent * line.law.tenfold)
-    return dearest if _then(dearest) >= _WORTH_A_WORD else None
+    return spender or (dearest if _then(dearest) >= _WORTH_A_WORD else None)
+
+
+def _spender(considerable: Sequence[Line]) -> Line | None:
+    """The one that takes most with what it calls: of callers of each other that take about the same, who works most."""
+    most = max(map(_spent_then, considerable), default=0.0)
+    return max(
+        (line for line in considerable if _spent_then(line) >= _ABOUT_ALL * most),
+        key=lambda line: line.cost_percent,
+        default=None,
+    )
+
+
+def _spent_then(line: Line) -> float:
+    """Its cost with what it calls, at ten times its input, in percent of all that there is today."""
+    return line.inclusive_percent * line.law.tenfold
 
 
 def _spends_considerably(line: Line, dearest: Line) -> bool:
     """Whether it takes a considerable part with what it calls, today and at ten times its input."""
-    then = line.inclusive_percent * line.law.tenfold
-    return line.inclusive_percent >= _WORTH_A_WORD and then >= _CONSIDERABLE * _then(dearest)
+    return line.inclusive_percent >= _WORTH_A_WORD and _spent_then(line) >= _CONSIDERABLE * _then(dearest)
 
 
 def _then(line: Line) -> float:
