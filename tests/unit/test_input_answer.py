@@ -150,7 +150,12 @@ def test_who_calls_a_linear_routine_ever_more_often_is_named() -> None:
     found = lines(joins(0))
     join = next(line for line in found if line.routine.identity.name == "join")
     assert join.law.model == "n^2" and 1 < join.cost_percent < 15 < 50 < join.inclusive_percent
-    assert advice(found).startswith("join grows as n^2 ")
+    told = f"with what it calls it takes {join.inclusive_percent:.0f} % of the cost"
+    assert advice(found).startswith("join grows as n^2 ") and advice(found).endswith(f" x as long; {told}")
+    assert (
+        f"{join.cost_percent:.1f} % of the cost ({join.inclusive_percent:.1f} % with what"
+        in page.make(joins(0), found).html()
+    )
 
 
 def test_nor_is_it_left_out_for_a_small_one_that_is_as_steep() -> None:
@@ -159,11 +164,11 @@ def test_nor_is_it_left_out_for_a_small_one_that_is_as_steep() -> None:
     for n in (10, 20, 40, 80, 160, 320):
         inclusive = 3 * n * (n + 1) + 21 * n
         profile.routine(RoutineName("outer")).add(Point(n, n, 1, n, n, 0, 0, inclusive, inclusive, n))
-        cost = n * n // 5
+        cost = n * n
         profile.routine(RoutineName("small")).add(Point(n, n, 1, n, n, 0, 0, cost, cost, cost))
     assert advice(lines(profile)).startswith("join grows as n^2")
     for n in (10, 20, 40, 80, 160, 320):
-        cost = 3 * n * n
+        cost = 5 * n * n
         profile.routine(RoutineName("large")).add(Point(n, n, 1, n, n, 0, 0, cost, cost, cost))
     assert advice(lines(profile)).startswith("large grows as n^2")
 

@@ -184,7 +184,7 @@ def hurts_first(found: list[Line]) -> Line | None:
 
     Its own cost grows by its law. One that grows worse than its input is named first if it then takes a considerable
     part of what the dearest one does: that will be more with each further step. A routine that spends all in what it
-    calls is named where none that does work itself takes such a part, or not a third of what that one does.
+    calls is named where none that does work itself takes such a part, or not half of what that one does.
     """
     known = [line for line in found if _is_sure(line)]
     if not known:
@@ -195,7 +195,7 @@ def hurts_first(found: list[Line]) -> Line | None:
     own = [line for line in steep if line.cost_percent >= MIN_PERCENT]
     if own:
         steepest = max(own, key=_then)
-        is_minor = spender and _spent_then(steepest) < _CONSIDERABLE * _spent_then(spender)
+        is_minor = spender and _spent_then(steepest) < _MOSTLY / 100 * _spent_then(spender)
         if _then(steepest) >= _CONSIDERABLE * _then(dearest) and not is_minor:
             return steepest
     return spender or (dearest if _then(dearest) >= _WORTH_A_WORD else None)
@@ -323,6 +323,8 @@ def _advice(found: list[Line]) -> str:
         out = f"{what} grows worse than its input; {out}"
     kinds = [(line.thread_percent, "other threads"), (line.external_percent, "system calls")]
     parts = [f"{percent:.0f} % of its input came from {kind}" for percent, kind in kinds if percent >= 5]
+    if line.inclusive_percent >= _WORTH_A_WORD and line.cost_percent < line.inclusive_percent / 2:
+        parts.insert(0, f"with what it calls it takes {line.inclusive_percent:.0f} % of the cost")
     if unknown:
         name = unknown.routine.identity.name
         parts.append(f"how {name} grows ({_share(unknown)}) is not known: {why_unknown(unknown)}")
