@@ -173,6 +173,22 @@ def test_nor_is_it_left_out_for_a_small_one_that_is_as_steep() -> None:
     assert advice(lines(profile)).startswith("large grows as n^2")
 
 
+def test_who_spends_all_in_what_it_calls_may_be_linear() -> None:
+    """Expat's parser works on pieces of one size: `main` is n over two decades, and had "less than 10 times"."""
+    profile = InputProfile("elements", "valgrind", BLOCKS)
+    for n in (350, 700, 1500, 3000, 6000, 12_000, 24_000):
+        profile.routine(RoutineName("main")).add(Point(n, n, 1, n, n, 0, 0, 200 * n, 200 * n, n // 50))
+        steps = n // 2
+        profile.routine(RoutineName("step")).add(
+            Point(4, 4, steps, 0, 0, 0, 0, 400 * steps, 450, 400 * steps)
+        )
+    for pattern in ("", "main"):
+        text = advice(lines(profile, pattern))
+        assert text.startswith(
+            "nothing grows worse than its input; main grows as n (7 sizes, 350 to 24000)"
+        ), text
+
+
 def test_not_if_it_is_a_minor_matter() -> None:
     assert advice(lines(joins(400))).startswith("nothing grows worse than its input; copy grows as n ")
 

@@ -198,7 +198,9 @@ def hurts_first(found: list[Line]) -> Line | None:
         is_minor = spender and _spent_then(steepest) < _MOSTLY / 100 * _spent_then(spender)
         if _then(steepest) >= _CONSIDERABLE * _then(dearest) and not is_minor:
             return steepest
-    return spender or (dearest if _then(dearest) >= _WORTH_A_WORD else None)
+    if spender or _then(dearest) >= _WORTH_A_WORD:
+        return spender or dearest
+    return _spender([line for line in known if line.inclusive_percent >= _WORTH_A_WORD])
 
 
 def _spender(considerable: Sequence[Line]) -> Line | None:
@@ -336,6 +338,8 @@ def _nothing_known(line: Line) -> str:
     dear = f"{line.routine.identity.name} costs most ({line.cost_percent:.0f} %)"
     if _spends_in_others(line):
         dear = f"most is spent in {line.routine.identity.name} and what it calls ({line.inclusive_percent:.0f} %)"
+    if _is_sure(line):
+        return f"no routine whose growth is known takes a considerable part: {dear}, and {growth(line.law)}"
     if line.law.is_found:
         return (
             f"no law is sure: {dear}, and {why_unknown(line)}; run with inputs of several sizes and add the runs up "
