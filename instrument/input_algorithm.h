@@ -513,6 +513,21 @@ static inline struct input_point *input_point_of(struct input_thread *thread, co
     return *place ? &input.rows[*place - 1].point : input_new_point(thread, frame, trms, rms);
 }
 
+/* Whether the routine is among its next callers; recursion through more others than these is not seen. */
+static inline int input_is_inner(const struct input_thread *thread, const struct input_frame *frame)
+{
+    uint64_t routine = frame->routine;
+    uint32_t back;
+
+    if (INPUT_LIKELY(thread->depth > 4))
+        return (frame[-1].routine == routine) | (frame[-2].routine == routine) | (frame[-3].routine == routine) |
+               (frame[-4].routine == routine);
+    for (back = 1; back < thread->depth; back++)
+        if (frame[-(int)back].routine == routine)
+            return 1;
+    return 0;
+}
+
 static inline void input_add_activation(struct input_thread *thread, const struct input_frame *frame, uint64_t blocks,
                                         uint64_t ticks, int is_unfinished)
 {
@@ -539,6 +554,10 @@ static inline void input_add_activation(struct input_thread *thread, const struc
     if (ticks > point->ticks_max)
         point->ticks_max = ticks;
     point->unfinished += is_unfinished;
+    if (input_is_inner(thread, frame)) {
+        point->inner_blocks += blocks;
+        point->inner_ticks += ticks;
+    }
 }
 
 /* ---- calls and returns ---- */

@@ -14,10 +14,10 @@
 #endif
 
 enum {
-    INPUT_VERSION = 2,
+    INPUT_VERSION = 3,
     INPUT_HEADER_BYTES = 4096,
-    INPUT_ROW_BYTES = 128,
-    INPUT_ROW_WORDS = 15,
+    INPUT_ROW_BYTES = 144,
+    INPUT_ROW_WORDS = 17,
     INPUT_MAX_ROWS = 1 << 21,
     INPUT_GROWTH_ROWS = 1 << 13,
     INPUT_TEXT_BYTES = 8 * (INPUT_ROW_WORDS - 2),
@@ -82,6 +82,8 @@ struct input_point {
     uint64_t self_blocks; /* without what was called */
     uint64_t self_ticks;
     uint64_t unfinished; /* of the calls: that the end of the process cut short */
+    uint64_t inner_blocks; /* of blocks_sum: of calls within others of the same routine */
+    uint64_t inner_ticks;
 };
 
 struct input_routine {

@@ -16,7 +16,7 @@ from input_oracle import ENTER, EXIT, FORGET, KERNEL_WRITE, LEAVE, READ, WRITE, 
 
 HERE = Path(__file__).resolve().parent
 N_CELLS, N_THREADS = 4, 3
-ROW = struct.Struct("<II15Q")
+ROW = struct.Struct("<II17Q")
 POINT, THREAD = 1, 4
 
 Run = Callable[[list[Event]], dict[int, Sizes]]

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -574,6 +575,26 @@ def test_without_a_compiler_the_package_is_named(build: Any, tmp_path: Path) -> 
     environment = {**os.environ, "PATH": str(tmp_path), "PARPROF_CACHE": str(tmp_path / "cache")}
     done = parprof("input", "--tool", "tsan", "--", program, env=environment)
     assert done.returncode and b"apt install gcc" in done.stderr, done.stderr.decode()
+
+
+@pytest.mark.parametrize("kb", [200_000, 400_000])
+def test_without_memory_for_the_record_or_its_threads_it_says_so(build: Any, kb: int) -> None:
+    """Where there was some for the record but none for threads, all that it said was the program's exit code."""
+    program = build(WORKLOADS / "input_figures.c", "gcc")
+    limited = [
+        "prlimit",
+        f"--as={kb << 10}",
+        sys.executable,
+        "-m",
+        "parprof",
+        "input",
+        "-q",
+        "--",
+        str(program),
+        "10",
+    ]
+    done = subprocess.run(limited, capture_output=True, timeout=120)
+    assert done.returncode == 1 and b"no memory" in done.stderr and b"ulimit -v" in done.stderr, done.stderr
 
 
 def test_without_memory_for_the_shadow_it_says_so(build: Any) -> None:

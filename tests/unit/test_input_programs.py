@@ -104,6 +104,59 @@ def test_rms_lies_where_trms_tells(algorithms: dict[str, Any]) -> None:
     assert 0.9 < other["input_volume"] < 1
 
 
+RECURSIONS = """
+#include <stdlib.h>
+static volatile long sink;
+__attribute__((noinline)) void scan(const long *a, long n) {
+    long sum = 0;
+    for (int turn = 0; turn < 400; turn++) for (long at = 0; at < n; at++) sum += a[at] ^ turn;
+    sink = sum;
+}
+__attribute__((noinline)) void merge(long *a, long n, long half, long *to) {
+    long left = 0, right = half;
+    for (long at = 0; at < n; at++)
+        to[at] = right >= n || (left < half && a[left] <= a[right]) ? a[left++] : a[right++];
+    for (long at = 0; at < n; at++) a[at] = to[at];
+}
+__attribute__((noinline)) void sort(long *a, long n, long *to) {
+    if (n < 2) return;
+    sort(a, n / 2, to);
+    sort(a + n / 2, n - n / 2, to);
+    merge(a, n, n / 2, to);
+}
+long odd(const long *a, long n);
+__attribute__((noinline)) long even(const long *a, long n) { return n ? odd(a, n - 1) + a[n - 1] : 0; }
+__attribute__((noinline)) long odd(const long *a, long n) { return n ? even(a, n - 1) - a[n - 1] : 0; }
+int main(void) {
+    for (long n = 16; n < 3000; n += n / 3) {
+        long *a = malloc(8 * n), *to = malloc(8 * n);
+        for (long at = 0; at < n; at++) a[at] = at * 7919 % n;
+        scan(a, n);
+        sort(a, n, to);
+        sink = even(a, n);
+        free(a);
+        free(to);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how", BUILDS)
+def test_calls_within_each_other_cost_what_they_cost_once(build: Any, how: str, tmp_path: Path) -> None:
+    """Each block counted for each call around it, a sort that takes 15 % had 100 %, and was named first."""
+    source = tmp_path / "recursions.c"
+    source.write_text(RECURSIONS)
+    found = measure(build(source, how, "-fno-optimize-sibling-calls"))
+    routines = {one["name"]: one for one in found["routines"]}
+    parts = {name: routines[name]["cost_percent"] for name in ("sort", "merge", "even", "odd")}
+    assert 5 < parts["merge"] < 25 and parts["even"] < 3
+    sorting, alternating = parts["sort"] + parts["merge"], parts["even"] + parts["odd"]
+    assert routines["sort"]["inclusive_percent"] == pytest.approx(sorting, abs=0.1)
+    assert routines["even"]["inclusive_percent"] == pytest.approx(alternating, abs=0.1)
+    assert found["advice"].startswith("scan ")
+
+
 def test_the_advice_names_what_will_hurt_first(algorithms: dict[str, Any]) -> None:
     assert algorithms["advice"].startswith("insertion_sort (input_algorithms.c:")
     assert (

@@ -15,12 +15,12 @@ from parprof.input.naming import make_profile
 from parprof.input.records import Lacking, decode
 
 HEADER = struct.Struct("<8s6I7Q256s")
-ROW = struct.Struct("<II15Q")
+ROW = struct.Struct("<II17Q")
 UNKNOWN = (1 << 64) - 1
 
 
 def header(
-    rows: int, *, version: int = 2, back_end: int = 1, state: int = 1, flags: int = 0, seen: int = 0
+    rows: int, *, version: int = 3, back_end: int = 1, state: int = 1, flags: int = 0, seen: int = 0
 ) -> bytes:
     data = HEADER.pack(
         b"ppinput\n",
@@ -57,30 +57,29 @@ def point(routine: int, trms: int, calls: int = 1, cost: int = 10, thread: int =
         0,
         0,
         cost * calls,
-        0,
-        0,
+        *[0] * 4,
     )
     return ROW.pack(1, thread, *words)
 
 
 def routine(number: int, module: int, address: int) -> bytes:
-    return ROW.pack(2, 0, number, module, address, 1, *[0] * 11)
+    return ROW.pack(2, 0, number, module, address, 1, *[0] * 13)
 
 
 def module(number: int, piece: int, text: bytes) -> bytes:
-    return struct.pack("<II2Q104s", 3, 0, number, piece, text)
+    return struct.pack("<II2Q120s", 3, 0, number, piece, text)
 
 
 def test_it_reads_what_is_there() -> None:
     path = b"/" + b"d" * 150 + b"/program"
     rows = [
-        module(9, 1, path[104:]),
-        module(9, 0, path[:104]),
+        module(9, 1, path[120:]),
+        module(9, 0, path[:120]),
         routine(5, 9, 0x1234),
         point(5, 3),
         point(5, 4, 2),
     ]
-    rows.append(ROW.pack(4, 3, 10, 20, 30, 2, *[0] * 11))
+    rows.append(ROW.pack(4, 3, 10, 20, 30, 2, *[0] * 13))
     record = decode(header(len(rows) + 5, flags=1) + b"".join(rows))
     assert record.is_closed and record.flags == Lacking.ROUNDED and record.rows_lost == 2
     assert record.command == "./a b\\x1b" and record.all_read_bytes is None and record.all_sent_bytes == 77
@@ -116,9 +115,9 @@ ROWS = st.lists(
         st.binary(min_size=ROW.size, max_size=ROW.size),
         st.builds(point, st.integers(0, 3), st.integers(0, 1 << 40), st.integers(0, 1 << 20), st.integers(0, 1 << 40)),
         st.builds(routine, st.integers(0, 3), st.integers(0, 2), st.integers(0, UNKNOWN)),
-        st.builds(module, st.integers(0, 2), st.integers(0, 70), st.binary(max_size=104)),
+        st.builds(module, st.integers(0, 2), st.integers(0, 70), st.binary(max_size=120)),
         st.builds(lambda kind, words: ROW.pack(kind, 0, *words), st.integers(0, 5),
-                  st.lists(st.integers(0, UNKNOWN), min_size=15, max_size=15)),
+                  st.lists(st.integers(0, UNKNOWN), min_size=17, max_size=17)),
     ),
     max_size=30,
 )  # fmt: skip
@@ -133,7 +132,7 @@ def test_hostile_records_are_only_counted(rows: list[bytes], claimed: int, cut: 
     record = decode(data[: max(len(data) - cut, records.HEADER_BYTES)])
     assert len(record.points) <= len(rows)
     assert all(row.calls for row in record.points)
-    assert all(len(place.path) <= 64 * 104 for place in record.places.values())
+    assert all(len(place.path) <= 64 * 120 for place in record.places.values())
 
 
 @settings(max_examples=150, deadline=None)

@@ -214,6 +214,8 @@ def _collect(
             problems.append(str(error))
     if not any(record.points for record in found):
         why = problems[0] if problems else f"the command ended with {code}"
+        if any(record.flags & records.Lacking.OUT_OF_MEMORY for record in found):
+            why = "there was no memory for what its threads read (`ulimit -v`, a cgroup's limit)"
         raise ParprofError(f"{os.path.basename(command[0])} left no record: {why}")
     with_points = [record for record in found if record.points]
     profile = make_profile(with_points, " ".join(command), by_thread=by_thread)

@@ -18,6 +18,8 @@ MIN_PERCENT = 1.0
 """Routines that cost less of the whole, with what they call, are not worth advice."""
 _CONSIDERABLE = 1 / 3
 """Of what the dearest routine takes at ten times the input."""
+_ABOUT_ALL = 0.9
+"""Of what a routine's caller takes: it does little else then."""
 _STEEP = 11.0
 """Ten times the input takes more than so many times as long: worse than linear."""
 _SURE = 0.95
@@ -36,8 +38,8 @@ _SUPERLINEAR = 30.0
 _CLEARLY = 5.0
 """How many times the law's error n log n must have at least to be out of the question, though the slope at the larger
 sizes, which may change among them, might be linear."""
-_STEP_CALLS, _STEP_SPREAD = 1000, 50.0
-"""A step of others' work: called so often, at least, with no call that costs more than so many times the mean, as one
+_STEP_CALLS, _STEP_SHARE = 1000, 0.05
+"""A step of others' work: called so often, at least, with no call that takes more than this part of what all do, as one
 does that makes a table larger now and then."""
 _MOSTLY = 50.0
 """Percent of all cost: most of it."""
@@ -105,13 +107,15 @@ def lines(profile: InputProfile, pattern: str = "") -> list[Line]:
 
 def _line(routine: Routine, whole: int) -> Line:
     total = routine.total()
-    law = fit([Size(point.trms, point.cost_mean, point.calls, point.cost_max) for point in routine.by_trms()])
-    rms_law = fit(
-        [Size(point.rms, point.cost_mean, point.calls, point.cost_max) for point in routine.by_rms()]
-    )
+    law = fit([_size(point.trms, point) for point in routine.by_trms()])
+    rms_law = fit([_size(point.rms, point) for point in routine.by_rms()])
     own = _percent(total.self_cost, whole)
-    inclusive = min(100.0, _percent(total.cost_sum, whole))
+    inclusive = min(100.0, _percent(total.outer_cost, whole))
     return Line(routine, total, own, inclusive, law, rms_law, _worst(routine))
+
+
+def _size(n: int, point: Point) -> Size:
+    return Size(n, point.cost_mean, point.calls, point.cost_max, point.outer_cost / point.calls)
 
 
 def _worst(routine: Routine) -> float:
@@ -180,28 +184,43 @@ def hurts_first(found: list[Line]) -> Line | None:
 
     Its own cost grows by its law. One that grows worse than its input is named first if it then takes a considerable
     part of what the dearest one does: that will be more with each further step. A routine that spends all in what it
-    calls is named only where none that does work itself takes such a part, and it has one.
+    calls is named where none that does work itself takes such a part, or not half of what that one does.
     """
     known = [line for line in found if _is_sure(line)]
     if not known:
         return None
     dearest = max(known, key=_then)
     steep = [line for line in known if line.law.tenfold > _STEEP]
+    spender = _spender([line for line in steep if _spends_considerably(line, dearest)])
     own = [line for line in steep if line.cost_percent >= MIN_PERCENT]
     if own:
         steepest = max(own, key=_then)
-        if _then(steepest) >= _CONSIDERABLE * _then(dearest):
+        is_minor = spender and _spent_then(steepest) < _MOSTLY / 100 * _spent_then(spender)
+        if _then(steepest) >= _CONSIDERABLE * _then(dearest) and not is_minor:
             return steepest
-    considerable = [line for line in steep if _spends_considerably(line, dearest)]
-    if considerable:
-        return max(considerable, key=lambda line: line.inclusive_percent * line.law.tenfold)
-    return dearest if _then(dearest) >= _WORTH_A_WORD else None
+    if spender or _then(dearest) >= _WORTH_A_WORD:
+        return spender or dearest
+    return _spender([line for line in known if line.inclusive_percent >= _WORTH_A_WORD])
+
+
+def _spender(considerable: Sequence[Line]) -> Line | None:
+    """The one that takes most with what it calls: of callers of each other that take about the same, who works most."""
+    most = max(map(_spent_then, considerable), default=0.0)
+    return max(
+        (line for line in considerable if _spent_then(line) >= _ABOUT_ALL * most),
+        key=lambda line: line.cost_percent,
+        default=None,
+    )
+
+
+def _spent_then(line: Line) -> float:
+    """Its cost with what it calls, at ten times its input, in percent of all that there is today."""
+    return line.inclusive_percent * line.law.tenfold
 
 
 def _spends_considerably(line: Line, dearest: Line) -> bool:
     """Whether it takes a considerable part with what it calls, today and at ten times its input."""
-    then = line.inclusive_percent * line.law.tenfold
-    return line.inclusive_percent >= _WORTH_A_WORD and then >= _CONSIDERABLE * _then(dearest)
+    return line.inclusive_percent >= _WORTH_A_WORD and _spent_then(line) >= _CONSIDERABLE * _then(dearest)
 
 
 def _then(line: Line) -> float:
@@ -306,6 +325,8 @@ def _advice(found: list[Line]) -> str:
         out = f"{what} grows worse than its input; {out}"
     kinds = [(line.thread_percent, "other threads"), (line.external_percent, "system calls")]
     parts = [f"{percent:.0f} % of its input came from {kind}" for percent, kind in kinds if percent >= 5]
+    if line.inclusive_percent >= _WORTH_A_WORD and line.cost_percent < line.inclusive_percent / 2:
+        parts.insert(0, f"with what it calls it takes {line.inclusive_percent:.0f} % of the cost")
     if unknown:
         name = unknown.routine.identity.name
         parts.append(f"how {name} grows ({_share(unknown)}) is not known: {why_unknown(unknown)}")
@@ -317,6 +338,8 @@ def _nothing_known(line: Line) -> str:
     dear = f"{line.routine.identity.name} costs most ({line.cost_percent:.0f} %)"
     if _spends_in_others(line):
         dear = f"most is spent in {line.routine.identity.name} and what it calls ({line.inclusive_percent:.0f} %)"
+    if _is_sure(line):
+        return f"no routine whose growth is known takes a considerable part: {dear}, and {growth(line.law)}"
     if line.law.is_found:
         return (
             f"no law is sure: {dear}, and {why_unknown(line)}; run with inputs of several sizes and add the runs up "
@@ -362,7 +385,7 @@ def _is_step(line: Line) -> bool:
     if line.law.is_found and line.law.model != CONSTANT:
         return False
     total = line.total
-    return total.calls >= _STEP_CALLS and total.cost_max <= _STEP_SPREAD * total.cost_mean
+    return total.calls >= _STEP_CALLS and total.cost_max <= _STEP_SHARE * total.cost_sum
 
 
 def growth(law: Fit) -> str:

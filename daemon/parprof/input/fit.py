@@ -65,6 +65,10 @@ _NEGATIVE = 0.6
 """The part of the cost at the smallest size that a negative constant may take away."""
 _ROUND = (0.5, 1.5, 2.5)
 """Powers that are preferred to ones between them."""
+_ROUND_POWERS = tuple(f"n^{exponent:g}" for exponent in _ROUND)
+_ALONE, _CLEARLY_BETTER = 0.8, 3.0
+"""What a law's own term makes up of the cost at the largest size where it is no sum of two; by what factor the error of
+such a one is less, if it is to be taken instead of a simpler sum."""
 _MIN_SIZES_BEYOND = 6
 _BEYOND = (("n", 1.0), ("n^1.5", 1.5), ("n^2", 2.0), ("n^3", 3.0))
 """Laws of what is beyond a fixed part, which makes any curve fit better: these few, and only where they fit well."""
@@ -132,6 +136,9 @@ class Size(NamedTuple):
     """The mean one."""
     calls: int = 1
     worst: float = 0.0
+    outer: float | None = None
+    """The mean cost without that of activations within others of the same routine, which have it in theirs; None: it
+    is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +193,7 @@ def fit(sizes: Sequence[Size]) -> Fit:
     if not found.is_found or found.at_worst or found.fixed:
         return found
     if found.error > _POOR:
-        found = _of_the_larger(known, found) or found
+        found = _of_the_larger(known) or found
     return _less_steep(known, found) or found
 
 
@@ -201,6 +208,9 @@ def _law(known: Sequence[Size]) -> Fit:
         if larger.is_found:
             return larger
     if found.reason == NOISY:
+        larger_alone = _of_the_larger(known)
+        if larger_alone is not None:
+            return larger_alone
         worst = _at_worst(known)
         if worst is not None:
             return worst
@@ -209,13 +219,15 @@ def _law(known: Sequence[Size]) -> Fit:
     return found
 
 
-def _of_the_larger(known: Sequence[Size], found: Fit) -> Fit | None:
+def _of_the_larger(known: Sequence[Size]) -> Fit | None:
     """The law that the larger sizes follow closely where all together follow theirs poorly; None if there is none.
 
-    Small calls read what has nothing to do with their size, or do another thing: that bends the law of all sizes.
+    Small calls read what has nothing to do with their size, do another thing, or, of a recursion that remembers, find
+    all but a little in memory: that bends the law of all sizes.
     """
-    for cut in _CUTS:
-        beginning = found.smallest ** (1 - cut) * found.largest**cut
+    smallest, largest = known[0].n, known[-1].n
+    last_decade = max((size.n for size in known if size.n * _WIDE <= largest), default=largest)
+    for beginning in (*(smallest ** (1 - cut) * largest**cut for cut in _CUTS), last_decade):
         larger = [size for size in known if size.n >= beginning]
         law = _fit(larger)
         is_wide = law.is_found and law.largest >= _WIDE * law.smallest
@@ -269,7 +281,8 @@ def _at_worst(known: Sequence[Size]) -> Fit | None:
 
 
 def _cost(sizes: Sequence[Size]) -> float:
-    return sum(size.cost * size.calls for size in sizes)
+    """Counted once, where calls are within each other."""
+    return sum((size.cost if size.outer is None else size.outer) * size.calls for size in sizes)
 
 
 def _beyond_a_fixed_part(known: Sequence[Size]) -> Fit:
@@ -481,11 +494,19 @@ def _choose(fitted: Sequence[_Candidate], sizes: Sequence[Size]) -> _Candidate:
     power = min((one for one in powers if not _bends(one, largest)), key=lambda one: one.error)
     candidates.append(power)
     best = min(one.error for one in candidates)
-    return next(
+    simplest = next(
         one
         for one in candidates
         if one.error <= _about(best) and (one.own_share >= _MIN_SHARE or one is power)
     )
+    return _between(simplest, candidates)
+
+
+def _between(law: _Candidate, candidates: Sequence[_Candidate]) -> _Candidate:
+    """The round power that a sum of two terms is taken for: over a decade n and n^2 look like n^1.5."""
+    powers = [one for one in candidates if one.model in _ROUND_POWERS and one.own_share >= _ALONE]
+    power = min(powers, key=lambda one: one.error, default=law)
+    return power if law.own_share < _ALONE and _CLEARLY_BETTER * power.error <= law.error else law
 
 
 def _bends(law: _Candidate, largest: float) -> bool:

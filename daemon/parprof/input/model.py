@@ -29,6 +29,8 @@ class Point:
     time_sum_ns: int = 0
     time_max_ns: int = 0
     unfinished: int = 0
+    inner_cost: int = 0
+    """Of ``cost_sum``: of activations within others of the same routine, which have it in theirs."""
 
     def add(self, other: Point) -> None:
         """Count another's activations in."""
@@ -43,11 +45,17 @@ class Point:
         self.time_sum_ns += other.time_sum_ns
         self.time_max_ns = max(self.time_max_ns, other.time_max_ns)
         self.unfinished += other.unfinished
+        self.inner_cost += other.inner_cost
 
     @property
     def cost_mean(self) -> float:
         """The mean cost of an activation."""
         return self.cost_sum / self.calls
+
+    @property
+    def outer_cost(self) -> int:
+        """The cost of all, each counted once."""
+        return max(0, self.cost_sum - self.inner_cost)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,7 @@ def _point(row: PointRow, blocks: bool, ticks_per_second: int) -> Point:
         time_sum_ns=ns(row.ticks_sum),
         time_max_ns=ns(row.ticks_max),
         unfinished=row.unfinished,
+        inner_cost=row.inner_blocks if blocks else ns(row.inner_ticks),
     )
 
 

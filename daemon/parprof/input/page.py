@@ -156,7 +156,8 @@ def _card(line: Line, unit: str, *, is_first: bool) -> str:
     identity, law = line.routine.identity, line.law
     own = " first" if is_first else ""
     facts = (
-        f"{line.cost_percent:.1f} % of the cost, {line.total.calls:,} calls; of its input "
+        f"{line.cost_percent:.1f} % of the cost ({line.inclusive_percent:.1f} % with what it calls), "
+        f"{line.total.calls:,} calls; of its input "
         f"{line.thread_percent:.0f} % from other threads, {line.external_percent:.0f} % from system calls; "
         f"{100 * line.routine.input_volume:.0f} % anew through cells read before; "
         f"profile richness {line.routine.profile_richness:.2f}"

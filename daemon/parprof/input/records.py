@@ -15,13 +15,13 @@ from parprof.untrusted import open_regular, visible
 from parprof.values import dataclass
 
 SUFFIX = ".input"
-VERSION = 2
+VERSION = 3
 MAGIC = b"ppinput\n"
 HEADER_BYTES = 4096
 MAX_ROWS = 1 << 21
 _HEADER = struct.Struct("<8s6I7Q256s")
-_ROW = struct.Struct("<II15Q")
-_MODULE = struct.Struct("<II2Q104s")
+_ROW = struct.Struct("<II17Q")
+_MODULE = struct.Struct("<II2Q120s")
 _MAX_BYTES = HEADER_BYTES + MAX_ROWS * _ROW.size
 _UNKNOWN = (1 << 64) - 1
 _MAX_PIECES = 64
@@ -73,6 +73,8 @@ class PointRow(NamedTuple):
     self_blocks: int
     self_ticks: int
     unfinished: int
+    inner_blocks: int
+    inner_ticks: int
 
 
 class RoutinePlace(NamedTuple):

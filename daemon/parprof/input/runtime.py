@@ -61,7 +61,10 @@ _CLANG_FLAGS = (
     *("-mllvm", "-tsan-instrument-read-before-write=1"),
     # elements of a local array have hooks where the array is known to others; until LLVM 21 each element is asked alone
     *("-mllvm", "-capture-tracking-max-uses-to-explore=0"),
-    "-mprefer-vector-width=128",  # accesses of more than 16 bytes have no hooks
+    # accesses of more than 16 bytes have no hooks, nor have those under a mask: of loops, of what is beside each other,
+    # of every second element, of elements under a condition
+    *("-mprefer-vector-width=128", "-fno-slp-vectorize"),
+    *("-mllvm", "-enable-interleaved-mem-accesses=false", "-mllvm", "-enable-if-conversion=false"),
     "-Wno-unused-command-line-argument",  # where objects are linked, or assembled
 )
 

@@ -24,8 +24,10 @@ _START_BYTES = 4096
 _GZIP = b"\x1f\x8b"
 _COUNTS = (
     "calls", "trms_sum", "rms_sum", "induced", "external", "cost_sum", "cost_max", "self_cost",
-    "time_sum_ns", "time_max_ns", "unfinished",
+    "time_sum_ns", "time_max_ns", "unfinished", "inner_cost",
 )  # fmt: skip
+_MISSING = {"inner_cost": 0}
+"""What older files do not have."""
 
 
 def as_json(profile: InputProfile, shown: list[Line] | None = None) -> dict[str, Any]:
@@ -208,7 +210,7 @@ def _take_routine(profile: InputProfile, item: dict[str, Any]) -> None:
     of_thread = None if number is None else _number(number)
     routine = profile.routine(RoutineName(name, module, file, _number(item.get("line")), callers, of_thread))
     for point in map(_dict, _list(item.get("points"))):
-        counts = {count: _number(point.get(count)) for count in _COUNTS}
+        counts = {count: _number(point.get(count, _MISSING.get(count))) for count in _COUNTS}
         if counts["calls"]:
             routine.add(Point(_number(point.get("trms")), _number(point.get("rms")), **counts))
     for thread, calls in _dict(item.get("calls_by_thread")).items():
