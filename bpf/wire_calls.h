@@ -131,8 +131,9 @@ struct call_thread {
 	u32 depth;		/* its open calls */
 	u32 tid;
 	struct {	/* what has happened just now: see end_calls */
-		u64 slot, now, cost_ns;
+		u64 slot, now, cost_ns, trap_ns;
 		u32 how, routine;
+		u32 ended, reserved;	/* calls that it has ended */
 	} leaving;
 };
 

@@ -319,6 +319,56 @@ def test_a_program_that_throws_through_it_ends_as_without_us(tmp_path: Path) -> 
     assert run.times["main"].all.ended == 1
 
 
+SINKS = """
+#include <setjmp.h>
+#include <stdio.h>
+#include <time.h>
+static jmp_buf above;
+static long busy_ns;
+static volatile long sink;
+static long cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+__attribute__((noinline, noclone)) void sinks(int level)
+{
+	long begun_ns = cpu_ns(), now_ns;
+
+	do
+		now_ns = cpu_ns();
+	while (now_ns - begun_ns < 20000);
+	busy_ns += now_ns - begun_ns;
+	if (!level)
+		longjmp(above, 1);
+	sinks(level - 1);
+	sink++;
+}
+int main(void)
+{
+	for (volatile int i = 0; i < 5; i++)
+		if (!setjmp(above))
+			sinks(199);
+	printf("sinks 0 0 0 %ld\\n", busy_ns);
+	return 0;
+}
+"""
+
+
+def test_calls_that_are_left_together_pay_for_one_trap(tmp_path: Path) -> None:
+    """No exit of theirs was probed: 200 calls end at one landing. Traps of exits are told to be dear here."""
+    source, program = tmp_path / "sinks.c", tmp_path / "sinks"
+    source.write_text(SINKS)
+    subprocess.run(["gcc", "-O0", "-fcf-protection=none", source, "-o", program], check=True)
+    run = timed(tmp_path, program, [], "sinks", prices=Prices(dear_ns=300_000))
+    sinks, ((_, _, _, busy_ns),) = run.times["sinks"], run.log["sinks"]
+    assert sinks.all.ended == sinks.unwound == 1000
+    assert sinks.all.direct_cpu_ns > 0.75 * busy_ns, "5 landings take 1.5 of 20 ms at most"
+    assert sinks.direct_ns > 0.75 * busy_ns
+
+
 PANICS = """
 #define PLAIN __attribute__((noinline, noclone))
 static volatile long sink;
