@@ -184,7 +184,9 @@ def test_millions_of_calls_a_second_are_refused_with_an_estimate(others: int) ->
         bare_cpu_rate = calls / (used_cpu_s(process.pid) - begun_cpu_s)
         refused = parprof("calls", process.pid, "-f", "leaf", "-d", "2")
         assert refused.returncode == 1 and refused.stdout == "" and "--force" in refused.stderr
-        found = re.search(r"([\d,]+) calls/s x .* (?:run ([\d.]+) times|take ([\d.]+) %)", refused.stderr)
+        found = re.search(
+            r"([\d,]+) calls/s x .* (?:run (?:at least )?([\d.]+) times|take ([\d.]+) %)", refused.stderr
+        )
         assert found, refused.stderr
         rate = float(found[1].replace(",", ""))
         # told as a share where it is less than all that the program takes: traps are cheap on new machines
@@ -214,6 +216,37 @@ def test_millions_of_calls_a_second_are_refused_with_an_estimate(others: int) ->
         counted_cpu_rate = loaded["routines"][0]["calls"] / loaded["duration_s"] / cpus
         assert bare_cpu_rate / counted_cpu_rate / 2 < slowdown < bare_cpu_rate / counted_cpu_rate * 2
         assert process.poll() is None, "it lives"
+
+
+RECURSION = """
+#include <stdio.h>
+#include <time.h>
+static volatile long sum;
+__attribute__((noinline, noclone)) long fib(long n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
+int main(void)
+{
+	sum = fib(32);	/* 7,049,155 calls */
+	printf("%f\\n", (double)clock() / CLOCKS_PER_SEC);
+	fflush(stdout);
+	for (;;)
+		sum += fib(sum ? 32 : 31);
+}
+"""
+
+
+def test_of_hundreds_of_millions_of_calls_a_second_a_bound_is_told(tmp_path: Path) -> None:
+    """What the program takes itself cannot be seen beside what counting takes."""
+    source, program = tmp_path / "recursion.c", tmp_path / "recursion"
+    source.write_text(RECURSION)
+    subprocess.run(["gcc", "-O1", source, "-o", program], check=True)
+    with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        rate = 7_049_155 / float(process.stdout.readline())
+        refused = parprof("calls", process.pid, "-f", "fib", "-d", "1")
+        process.kill()
+    found = re.search(r"at least ([\d,]+) calls/s .* it would run at least [\d.]+ times", refused.stderr)
+    assert refused.returncode == 1 and found, refused.stderr
+    assert float(found[1].replace(",", "")) < rate
 
 
 @pytest.mark.alone

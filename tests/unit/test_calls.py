@@ -651,6 +651,16 @@ def test_an_estimate_leaves_out_what_counting_took() -> None:
     assert estimate(Look(0.25, 0.0, 0, 0, 900.0, 5000.0)) == Estimate(0.0, 900.0, 0.0)
 
 
+def test_an_estimate_is_a_bound_where_all_that_was_seen_is_counting() -> None:
+    """What is left for the program itself is less than the error of a price: it may be a hundredth of that."""
+    for samples in ((), (60, 0.04)):
+        made = estimate(Look(0.05, 0.05, 50_000, 0, 1000.0, 5000.0, *samples))
+        assert made.is_bound and "run at least " in made.slowdown
+        assert "1 routine, at least " in made.text(1)
+    told = estimate(Look(0.05, 0.05, 36_500, 0, 1000.0, 5000.0))
+    assert not told.is_bound and "run 3.7 times as long" in told.slowdown
+
+
 # the result
 
 MODULE = "program"
