@@ -59,10 +59,43 @@ static __always_inline struct routine_time *find_routine_time(u32 routine)
 	return routine_times.lookup(&routine);
 }
 
+/* CPU time of a task in its life, as the kernel knows it: exactly at a switch, else as of a tick ago; a kernel that does not
+ * say: 0. */
+static __always_inline u64 ran_so_far(void *task)
+{
+	u64 ran_ns = 0;
+
+#ifdef TASK_RAN
+	bpf_probe_read_kernel(&ran_ns, 8, task + TASK_RAN);
+#endif
+	return ran_ns;
+}
+
+/* Brings the CPU time up to now, by the kernel's account: some hypervisors' agents hide switches (see found_running), and what
+ * a hypervisor took meanwhile was not the thread's. */
+static __always_inline void catch_up(struct call_thread *ct, void *task, u64 now)
+{
+	u64 ran_ns = ran_so_far(task);
+
+	if (ct->ran_ns && ran_ns)
+		ct->cpu_ns += ran_ns - ct->ran_ns;
+	else if (!ct->is_off)
+		ct->cpu_ns += now - ct->since_ns;
+	ct->ran_ns = ran_ns;
+	ct->since_ns = now;
+}
+
 /* CPU time that the thread, which runs now, has used since it was met. */
 static __always_inline u64 call_cpu_ns(struct call_thread *ct, u64 now)
 {
-	return ct->cpu_ns + (now - ct->since_ns);
+	u64 since_ns;
+
+	if (ct->is_off) {	/* it runs: the switch to it was not told */
+		catch_up(ct, (void *)bpf_get_current_task(), now);
+		ct->is_off = 0;
+	}
+	since_ns = now - ct->since_ns;
+	return ct->cpu_ns + (since_ns & -opaque(~since_ns >> 63));	/* it was away since `now` */
 }
 
 static __always_inline void add_time(struct call_time *to, struct open_call *call, u64 gross, u64 elapsed, u64 cpu)
@@ -148,6 +181,7 @@ static __always_inline void end_call(struct call_thread *ct, struct open_call *c
 
 	elapsed = gross > call->taken_ns ? gross - call->taken_ns : 0;
 	cpu = call_cpu_ns(ct, now) - call->begun_cpu_ns;
+	cpu &= -opaque(~cpu >> 63);	/* the kernel's account is less, where a hypervisor took some */
 	cpu = cpu > call->taken_ns ? cpu - call->taken_ns : 0;
 	/* what is taken off is known by and large: not more than leaves time for the calls within it */
 	elapsed += (call->inner_ns - elapsed) & -below(elapsed, call->inner_ns);
@@ -394,13 +428,15 @@ int on_timed_switch(struct bpf_raw_tracepoint_args *ctx)
 	u64 now = bpf_ktime_get_ns();
 
 	if (ct) {
-		ct->cpu_ns = call_cpu_ns(ct, now);
-		ct->since_ns = now;
+		catch_up(ct, (void *)ctx->args[1], now);
+		ct->is_off = 1;
 		if (is_exiting((void *)ctx->args[1]))
 			forget_call_thread(ct, tid, now);
 	}
 	ct = call_threads.lookup(&next);
-	if (ct)
-		ct->since_ns = now;
+	if (ct) {
+		catch_up(ct, (void *)ctx->args[2], now);
+		ct->is_off = 0;
+	}
 	return 0;
 }
