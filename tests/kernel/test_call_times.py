@@ -466,6 +466,70 @@ def test_calls_that_a_panic_leaves_end_where_it_is_caught(tmp_path: Path, cleanu
     assert inner.all.ended == inner.unwound == 28 and not inner.unseen and not inner.open
 
 
+RAISES = """
+	.text
+	.globl main, camlMain__search_12, camlMain__guarded_15, caml_raise_exn
+	.type main, @function
+	.type camlMain__search_12, @function
+	.type camlMain__guarded_15, @function
+	.type caml_raise_exn, @function
+caml_raise_exn:
+	movq handler(%rip), %rsp
+	popq handler(%rip)
+	ret
+	.size caml_raise_exn, . - caml_raise_exn
+camlMain__search_12:
+	subq $8, %rsp
+	testq %rdi, %rdi
+	je 1f
+	decq %rdi
+	call camlMain__search_12
+	addq $8, %rsp
+	ret
+1:	call caml_raise_exn
+	.size camlMain__search_12, . - camlMain__search_12
+camlMain__guarded_15:
+	subq $8, %rsp
+	leaq 2f(%rip), %rax
+	pushq %rax
+	pushq handler(%rip)
+	movq %rsp, handler(%rip)
+	call camlMain__search_12
+	popq handler(%rip)
+	addq $8, %rsp
+2:	addq $8, %rsp
+	ret
+	.size camlMain__guarded_15, . - camlMain__guarded_15
+main:
+	pushq %rbx
+	xorl %ebx, %ebx
+3:	movq %rbx, %rdi
+	call camlMain__guarded_15
+	incq %rbx
+	cmpq $7, %rbx
+	jne 3b
+	xorl %eax, %eax
+	popq %rbx
+	ret
+	.size main, . - main
+	.bss
+handler: .quad 0
+	.section .note.GNU-stack, "", @progbits
+"""
+
+
+def test_calls_that_an_exception_of_ocaml_leaves_end_where_it_is_caught(tmp_path: Path) -> None:
+    """As its compiler makes them: the runtime returns to where the handler's stack pointer leads."""
+    source, program = tmp_path / "raises.s", tmp_path / "raises"
+    source.write_text(RAISES)
+    subprocess.run(["gcc", source, "-o", program], check=True)
+    run = timed(tmp_path, program, [], "Main.guarded", "Main.search")
+    assert run.exit_code == 0
+    guarded, search = run.times["camlMain__guarded_15"], run.times["camlMain__search_12"]
+    assert guarded.all.ended == 7 and not guarded.unwound
+    assert search.all.ended == search.unwound == 28 and not search.unseen and not search.open
+
+
 UNSEEN = """
 static void *landing[5];
 static volatile long sink;

@@ -406,6 +406,13 @@ def test_a_method_without_its_package_suggests_its_whole_name(asked: str, meant:
     assert list(found) == meant
 
 
+def test_a_function_of_ocaml_s_without_its_module_suggests_its_whole_name() -> None:
+    names = ["camlSolver__relax_12", "camlSolver__relaxed_13", "camlStdlib__List__map_40", "caml_relax"]
+    symbols = [Symbol(name, 16 * at, 16, 1, 2) for at, name in enumerate(names)]
+    assert nearest("relax", symbols) == ("Solver.relax",)
+    assert nearest("List.map", symbols) == ("Stdlib.List.map",)
+
+
 def test_a_program_that_mostly_sleeps_calls_no_faster_when_nobody_counts() -> None:
     """Half of its CPU time is counting's, which is a twentieth of the time that passes."""
     made = estimate(Look(1.0, 0.1, 1000, 0, 50_000.0, 0.0))
@@ -431,10 +438,13 @@ def test_the_nearest_names_are_suggested(compiled: Path) -> None:
         ("take", "_ZN3abcB5cxx114takeB5cxx11Ev"),
         ("work", "__fields_MOD_work"),
         ("fields::work", "__fields_MOD_work"),
+        ("Solver.Step.relax", "camlSolver__Step__relax_1203"),
+        ("Solver.relax", "camlSolver.relax_12"),
+        ("*.relax", "camlSolver__relax_12"),
     ],
 )
 def test_a_function_is_meant_without_its_types_and_its_compilers_marks(asked: str, symbol: str) -> None:
-    """Of templates, Go's generic functions, methods, and those of Fortran's modules."""
+    """Of templates, Go's generic functions, methods, and those of Fortran's and OCaml's modules."""
     assert matches(asked, symbol, readable(symbol))
     assert in_every_symbol(asked) in symbol
 

@@ -21,6 +21,7 @@ from parprof.calls.wanted import (
     in_every_symbol,
     matches,
     names_many,
+    ocaml_name,
     without_arguments,
     without_scopes,
 )
@@ -295,7 +296,8 @@ def nearest(pattern: str, symbols: Sequence[Symbol]) -> tuple[str, ...]:
         return overloads
     asked = _plain(pattern)
     ends = tuple(scope + asked for scope in _SCOPES)
-    within = {one.name for one in symbols if _plain(one.name).endswith(ends) or _plain(one.name) == asked}
+    scoped = {ocaml_name(one.name) or one.name for one in symbols}
+    within = {name for name in scoped if (plain := _plain(name)) == asked or plain.endswith(ends)}
     if within:
         best = sorted(map(readable, within), key=lambda name: (pattern not in name, len(name), name))
         return tuple(best[:_SUGGESTIONS])
