@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import field
 from typing import Protocol
 
+from parprof.calls.exits import GOROUTINES
 from parprof.calls.finder import FunctionFinder
 from parprof.calls.moment import Moment
 from parprof.calls.placing import CallPlace
@@ -255,8 +256,9 @@ class CallCounting(Closing):
             )
             return None
         if copy.exits.untimed:
+            instead = "" if copy.exits.untimed == GOROUTINES else ", or time what calls it"
             self._note(
-                f"{copy.symbol} is not timed: {copy.exits.untimed}; samples tell its CPU time, or time what calls it"
+                f"{copy.symbol} is not timed: {copy.exits.untimed}; samples tell its CPU time{instead}"
             )
             return None
         number = self._timed.setdefault((target.pid, dso.key, routine.copies[0].vaddr), len(self._timed))

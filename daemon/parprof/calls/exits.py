@@ -26,6 +26,7 @@ _MOST_PARTS = 8
 PART = ".part."
 """In the name of a function's rest, whose beginning is inlined into who calls it."""
 ONE_INSTRUCTION = "it is entered and left at one instruction"
+GOROUTINES = "goroutines go on in other threads"
 _STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25", re.DOTALL)
 """The beginning of an entry of a procedure linkage table."""
 _CATCH = "__cxa_begin_catch"
