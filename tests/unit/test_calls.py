@@ -329,10 +329,15 @@ def test_functions_that_are_made_at_run_time_are_told_to_be_out_of_reach() -> No
 def test_of_a_stripped_program_it_is_said_before_near_names_of_its_libraries(
     tmp_path: Path,
 ) -> None:
-    stripped, source = tmp_path / "stripped", "#include <stdio.h>\nint main(void) { return getchar(); }"
+    stripped = tmp_path / "stripped"
+    source = '#include <stdio.h>\nint main(void) { puts("ready"); fflush(stdout); return getchar(); }'
     subprocess.run([*COMPILE, "c", "-", "-s", "-o", stripped], input=source, text=True, check=True)
-    with subprocess.Popen([stripped], stdin=subprocess.PIPE) as child, DsoCache() as cache:
+    with (
+        subprocess.Popen([stripped], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
+        DsoCache() as cache,
+    ):
         try:
+            assert child.stdout and child.stdout.readline() == b"ready\n"
             load_map = LoadMap.read(child.pid, None, cache)
             asked = [parse_wanted("getchars"), parse_wanted("get_chart_row")]
             with FunctionFinder(asked, lambda places: {}, lambda: False) as finder:
