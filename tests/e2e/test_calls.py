@@ -273,6 +273,13 @@ def test_what_cannot_be_counted_is_said_with_what_to_do() -> None:
     assert gone.returncode == 1 and "no process" in gone.stderr
 
 
+def test_libraries_that_a_program_starts_with_do_not_come_later() -> None:
+    """For them it is stopped, after an exec too: nothing is missed."""
+    done = parprof("calls", "--force", "-f", "malloc", "--", "sh", "-c", "exec ls /")
+    assert done.returncode == 0 and " malloc" in done.stderr
+    assert "loaded later" not in done.stderr
+
+
 def test_turns_of_a_loop_at_the_beginning_of_a_function_are_no_calls(tmp_path: Path) -> None:
     source, program = tmp_path / "turns.c", tmp_path / "turns"
     source.write_text(
