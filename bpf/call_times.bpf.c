@@ -17,7 +17,7 @@ BPF_TABLE("array", u32, struct routine_time, routine_times, 1);
 BPF_TABLE("hash", struct call_arc, struct arc_time, arc_times, 1);
 BPF_TABLE("array", u32, struct arc_time, arc_time_template, 1);
 
-#define MOST_ENDED 64		/* open calls that one event can end; those left over end with the next */
+#define MOST_ENDED 1024	/* open calls that one event can end; those left over end with the next */
 #define OPEN_TRIES 8
 #define OPEN_BITS 16
 #define OPEN_MASK ((1ULL << OPEN_BITS) - 1)
@@ -59,10 +59,43 @@ static __always_inline struct routine_time *find_routine_time(u32 routine)
 	return routine_times.lookup(&routine);
 }
 
+/* CPU time of a task in its life, as the kernel knows it: exactly at a switch, else as of a tick ago; a kernel that does not
+ * say: 0. */
+static __always_inline u64 ran_so_far(void *task)
+{
+	u64 ran_ns = 0;
+
+#ifdef TASK_RAN
+	bpf_probe_read_kernel(&ran_ns, 8, task + TASK_RAN);
+#endif
+	return ran_ns;
+}
+
+/* Brings the CPU time up to now, by the kernel's account: some hypervisors' agents hide switches (see found_running), and what
+ * a hypervisor took meanwhile was not the thread's. */
+static __always_inline void catch_up(struct call_thread *ct, void *task, u64 now)
+{
+	u64 ran_ns = ran_so_far(task);
+
+	if (ct->ran_ns && ran_ns)
+		ct->cpu_ns += ran_ns - ct->ran_ns;
+	else if (!ct->is_off)
+		ct->cpu_ns += now - ct->since_ns;
+	ct->ran_ns = ran_ns;
+	ct->since_ns = now;
+}
+
 /* CPU time that the thread, which runs now, has used since it was met. */
 static __always_inline u64 call_cpu_ns(struct call_thread *ct, u64 now)
 {
-	return ct->cpu_ns + (now - ct->since_ns);
+	u64 since_ns;
+
+	if (ct->is_off) {	/* it runs: the switch to it was not told */
+		catch_up(ct, (void *)bpf_get_current_task(), now);
+		ct->is_off = 0;
+	}
+	since_ns = now - ct->since_ns;
+	return ct->cpu_ns + (since_ns & -opaque(~since_ns >> 63));	/* it was away since `now` */
 }
 
 static __always_inline void add_time(struct call_time *to, struct open_call *call, u64 gross, u64 elapsed, u64 cpu)
@@ -130,6 +163,15 @@ static __always_inline void leave_routine(struct routine_time *r, struct open_ca
 	change_open(&r->directly, -1, now);
 }
 
+/* The call has ended together with one that it made: at one event, whose trap and program that one has been charged for as
+ * its own end, and this one as well. */
+static __always_inline void take_back_end(struct call_thread *ct, struct open_call *call)
+{
+	u64 twice_ns = ct->leaving.trap_ns + ct->leaving.cost_ns;
+
+	call->taken_ns -= twice_ns + ((call->taken_ns - twice_ns) & -below(call->taken_ns, twice_ns));
+}
+
 /* Ends the innermost open call of the thread. `cost_ns`: what this program takes at its end. */
 static __always_inline void end_call(struct call_thread *ct, struct open_call *call, u32 tid, u32 how, u64 now, u64 cost_ns)
 {
@@ -139,6 +181,7 @@ static __always_inline void end_call(struct call_thread *ct, struct open_call *c
 
 	elapsed = gross > call->taken_ns ? gross - call->taken_ns : 0;
 	cpu = call_cpu_ns(ct, now) - call->begun_cpu_ns;
+	cpu &= -opaque(~cpu >> 63);	/* the kernel's account is less, where a hypervisor took some */
 	cpu = cpu > call->taken_ns ? cpu - call->taken_ns : 0;
 	/* what is taken off is known by and large: not more than leaves time for the calls within it */
 	elapsed += (call->inner_ns - elapsed) & -below(elapsed, call->inner_ns);
@@ -207,24 +250,41 @@ u64 end_innermost(u64 given)
 		return 0;
 	if (end == ENDS_AT_EXIT && (call->slot != slot || call->routine != ct->leaving.routine))
 		end = ENDED_UNSEEN;
+	if (ct->leaving.ended++)
+		take_back_end(ct, call);
 	end_call(ct, call, ct->tid, end, ct->leaving.now, ct->leaving.cost_ns);
 	return end != ENDS_AT_EXIT;
 }
 static u64 (*call_end_innermost)(struct call_thread *ct) = (void *)SHARED_end_innermost;
 
+/* Ends all that `ct->leaving` says cannot be open any more. By itself, too, for the turns of its loop. */
+u64 end_open_calls(u64 given)
+{
+	struct call_thread *ct = (struct call_thread *)given;
+
+	if (!ct)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < MOST_ENDED; i++)
+		if (!call_end_innermost(ct))
+			break;
+	return 0;
+}
+static u64 (*call_end_open_calls)(struct call_thread *ct) = (void *)SHARED_end_open_calls;
+
 /* Something happened in the thread with its stack as high as `slot`: ends what cannot be open any more. At an exit of a
  * routine, `routine` says of which; else it is NO_ROUTINE. */
-static __always_inline void end_calls(struct call_thread *ct, u32 how, u64 slot, u32 routine, u64 now, u64 cost_ns)
+static __always_inline void end_calls(struct call_thread *ct, u32 how, u64 slot, u32 routine, u64 now, u64 cost_ns,
+				      u64 trap_ns)
 {
 	ct->leaving.slot = slot;
 	ct->leaving.now = now;
 	ct->leaving.cost_ns = cost_ns;
+	ct->leaving.trap_ns = trap_ns;
+	ct->leaving.ended = 0;
 	ct->leaving.how = how;
 	ct->leaving.routine = routine;
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < MOST_ENDED; i++)
-		if (!call_end_innermost(ct))
-			return;
+	call_end_open_calls(ct);
 }
 
 static __always_inline struct call_thread *find_call_thread(u32 tid, u64 now)
@@ -279,23 +339,27 @@ static __always_inline void suspend_outer(struct open_call *outer, struct open_c
 	outer->taken_ns += cost_ns;
 }
 
-/* Begins a call; `slot` is where its return address lies. `trap_ns`: half of what the traps at its entry and its end take:
- * about so much is within the call, the other half without. */
+/* Begins a call; `slot` is where its return address lies. Of what the traps at its entry and its exit take about a half is
+ * within the call, the other half without. */
 static __always_inline void begin_call(struct process *p, struct judgement *j, u64 cookie, u32 tid, u64 slot, u64 entered_ns,
-				       u64 trap_ns)
+				       u64 entry_trap_ns, u64 exit_trap_ns)
 {
+	u64 trap_ns = (entry_trap_ns + exit_trap_ns) / 2;
 	u32 routine = cookie >> CALL_ROUTINE_SHIFT & CALL_ROUTINE_MASK;
 	struct call_thread *ct = find_call_thread(tid, entered_ns);
 	struct routine_time *r = find_routine_time(routine);
 	struct open_call call = {}, *outer;
+	u32 has_ended = 0;
 	u64 key;
 
 	if (!ct || !r) {
 		count(STAT_UNTIMED_CALLS);
 		return;
 	}
-	if (ct->depth)
-		end_calls(ct, ENDED_UNSEEN, slot, NO_ROUTINE, entered_ns, 0);
+	if (ct->depth) {
+		end_calls(ct, ENDED_UNSEEN, slot, NO_ROUTINE, entered_ns, 0, exit_trap_ns);
+		has_ended = ct->leaving.ended;
+	}
 	call.slot = slot;
 	call.site = cookie & CALL_SITE_MASK;
 	call.routine = routine;
@@ -305,6 +369,8 @@ static __always_inline void begin_call(struct process *p, struct judgement *j, u
 	bpf_probe_read_user(&call.caller, sizeof(call.caller), (void *)slot);
 	key = (u64)tid << 32 | (ct->depth - 1);
 	outer = ct->depth ? open_calls.lookup(&key) : 0;
+	if (outer && has_ended)
+		take_back_end(ct, outer);
 	/* sec. 4.4.1: whoever enters sequentially has entered for all threads */
 	call.is_first = !is_in_routine(tid, routine);
 	call.is_outermost = call.is_first && !r->open_sequential;
@@ -322,8 +388,18 @@ static __always_inline void begin_call(struct process *p, struct judgement *j, u
 		suspend_outer(outer, &call, trap_ns + (call.begun_ns - entered_ns));
 }
 
+/* An event at which no call ended, within one that goes on: a landing in that itself, where it cleans up. */
+static __always_inline void pay_for_event(struct call_thread *ct, u32 tid)
+{
+	u64 key = (u64)tid << 32 | (ct->depth - 1);
+	struct open_call *call = ct->depth ? open_calls.lookup(&key) : 0;
+
+	if (call)
+		call->taken_ns += ct->leaving.trap_ns + ct->leaving.cost_ns;
+}
+
 /* An exit of a routine, or where a thread goes on after an exception or longjmp. */
-static __always_inline void on_leaving(struct pt_regs *ctx, u64 cookie, struct meter *m, u32 tid)
+static __always_inline void on_leaving(struct pt_regs *ctx, u64 cookie, struct meter *m, u32 tid, u64 trap_ns)
 {
 	u64 now = bpf_ktime_get_ns(), cost_ns = m ? m->price_ns[METER_CALL] : 0;
 	struct call_thread *ct = call_threads.lookup(&tid);
@@ -331,14 +407,16 @@ static __always_inline void on_leaving(struct pt_regs *ctx, u64 cookie, struct m
 	if (!ct)	/* it was entered before we came */
 		return;
 	end_calls(ct, cookie & CALL_LANDS ? ENDS_AT_LANDING : ENDS_AT_EXIT, PT_REGS_SP(ctx),
-		  cookie & CALL_LANDS ? NO_ROUTINE : cookie >> CALL_ROUTINE_SHIFT & CALL_ROUTINE_MASK, now, cost_ns);
+		  cookie & CALL_LANDS ? NO_ROUTINE : cookie >> CALL_ROUTINE_SHIFT & CALL_ROUTINE_MASK, now, cost_ns, trap_ns);
+	if (!ct->leaving.ended)
+		pay_for_event(ct, tid);
 }
 
 /* The thread is gone, or is another program: what it was in has ended. */
 static __always_inline void forget_call_thread(struct call_thread *ct, u32 tid, u64 now)
 {
 	if (ct->depth)
-		end_calls(ct, ENDED_UNSEEN, ~0ULL, NO_ROUTINE, now, 0);
+		end_calls(ct, ENDED_UNSEEN, ~0ULL, NO_ROUTINE, now, 0, 0);
 	call_threads.delete(&tid);
 }
 
@@ -350,13 +428,15 @@ int on_timed_switch(struct bpf_raw_tracepoint_args *ctx)
 	u64 now = bpf_ktime_get_ns();
 
 	if (ct) {
-		ct->cpu_ns = call_cpu_ns(ct, now);
-		ct->since_ns = now;
+		catch_up(ct, (void *)ctx->args[1], now);
+		ct->is_off = 1;
 		if (is_exiting((void *)ctx->args[1]))
 			forget_call_thread(ct, tid, now);
 	}
 	ct = call_threads.lookup(&next);
-	if (ct)
-		ct->since_ns = now;
+	if (ct) {
+		catch_up(ct, (void *)ctx->args[2], now);
+		ct->is_off = 0;
+	}
 	return 0;
 }

@@ -77,7 +77,7 @@ int on_call(struct pt_regs *ctx)
 		return 0;
 	}
 	if (cookie & (CALL_LEAVES | CALL_LANDS)) {
-		on_leaving(ctx, cookie, m, tid);
+		on_leaving(ctx, cookie, m, tid, s->dear_ns);
 		meter_end(m, METER_CALL, begun);
 		return 0;
 	}
@@ -96,8 +96,8 @@ int on_call(struct pt_regs *ctx)
 	if (!(cookie & CALL_KNOWS_CALLER))
 		add_caller(p, &j, site, PT_REGS_SP(ctx));
 	if (entered_ns)
-		begin_call(p, &j, cookie, tid, PT_REGS_SP(ctx), entered_ns,
-			   ((cookie & CALL_DEAR ? s->dear_ns : s->entry_ns) + s->dear_ns) / 2);
+		begin_call(p, &j, cookie, tid, PT_REGS_SP(ctx), entered_ns, cookie & CALL_DEAR ? s->dear_ns : s->entry_ns,
+			   s->dear_ns);
 	meter_end(m, METER_CALL, begun);
 	return 0;
 }

@@ -187,6 +187,10 @@ static __always_inline u32 step(struct walk *w)
 		w->sp += cfa & ((ROW_BY_RBP - 1) << 3);
 		w->exact = 0;
 		return w->ip ? GOING : END_ZERO;
+	} else if (type == ROW_LARGE) {
+		cfa = w->sp + ((u64)(rule & 0xffffff) << 3);
+		rbp = rule >> 24 & 0xf;
+		type = ROW_RSP;
 	} else if (type == ROW_CLONE && w->depth == 1) {
 		if (!leaf_register(w, LEAF_RAX))
 			return END_COMPLETE;

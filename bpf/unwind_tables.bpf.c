@@ -29,6 +29,7 @@ enum row_type {
 #define ROW_CLONE 11	/* behind clone's system call: CFA = rsp + 8, and no caller in the child, where rax is 0 */
 #define ROW_INTERPRETED 12	/* code of HotSpot's interpreter */
 #define ROW_RETURN 13	/* CFA = rsp + off, and the return address in a register of the leaf: packed as ROW_REGISTER */
+#define ROW_LARGE 14	/* CFA = rsp + off, of a frame of megabytes: rbp is 4 bits, off the 24 below */
 #define ROW_BEYOND_SHIFT 13	/* of the two that read it: words beyond what is in memory; the offset is below */
 #define ROW_KEPT_OFFSETS (1 << ROW_BEYOND_SHIFT)
 #define ROW_BEYOND_LIMIT 32

@@ -128,11 +128,15 @@ struct arc_time {
 struct call_thread {
 	u64 cpu_ns;		/* that it used, up to `since_ns`, since it was met */
 	u64 since_ns;
+	u64 ran_ns;		/* the kernel's own account, up to then; 0: not looked at yet */
 	u32 depth;		/* its open calls */
 	u32 tid;
+	u32 is_off;		/* it has no CPU, as far as we were told */
+	u32 reserved;
 	struct {	/* what has happened just now: see end_calls */
-		u64 slot, now, cost_ns;
+		u64 slot, now, cost_ns, trap_ns;
 		u32 how, routine;
+		u32 ended, unused;	/* calls that it has ended */
 	} leaving;
 };
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -56,9 +57,14 @@ class Run(NamedTuple):
 
 
 def timed(
-    tmp_path: Path, program: Path, phases: Iterable[str], *functions: str, prices: Prices | None = None
+    tmp_path: Path,
+    program: Path,
+    phases: Iterable[str],
+    *functions: str,
+    prices: Prices | None = None,
+    meanwhile: Callable[[BpfKernel], object] = lambda _: None,
 ) -> Run:
-    """``prices``: of probes, where others are meant than this machine's."""
+    """``prices``: of probes, where others are meant than this machine's. ``meanwhile``: done again and again."""
     output = tmp_path / "log"
     with (
         Symbolizer() as symbolizer,
@@ -74,7 +80,7 @@ def timed(
             child = Child(["sh", "-c", f'exec "$0" "$@" >{output}', str(program), *phases])
             session.watch(child.pid, stop=True)
             child.release()
-            profiling.run_until(session, lambda: child.poll() is not None)
+            profiling.run_until(session, lambda: (meanwhile(kernel), child.poll())[1] is not None)
             session.finish()
             names = {
                 one.timed_as: one.routine.name for one in counting.sites.values() if one.timed_as is not None
@@ -300,6 +306,48 @@ def test_a_caller_takes_no_less_than_its_callees(tmp_path: Path) -> None:
     assert main.cpu_ns >= choose.cpu_ns > 3e6
 
 
+NAPS = """
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+__attribute__((noinline, noclone)) void naps(void)
+{
+	for (int i = 1; i <= 50; i++) {
+		while (clock() < i * CLOCKS_PER_SEC / 100)
+			;
+		usleep(20000);
+	}
+}
+int main(void)
+{
+	naps();
+	printf("naps 0 0 0 %ld\\n", clock() * (1000000000 / CLOCKS_PER_SEC));
+	return 0;
+}
+"""
+
+
+def test_switches_that_nobody_told_of_change_no_cpu_time(tmp_path: Path) -> None:
+    """Some hypervisors' agents hide switches: here those of six tenths of a second, in which it mostly sleeps."""
+    source, program = tmp_path / "naps.c", tmp_path / "naps"
+    source.write_text(NAPS)
+    subprocess.run(["gcc", "-O1", source, "-o", program], check=True)
+    missed = []
+
+    def miss_some(kernel: BpfKernel) -> None:
+        times = kernel.calls.times
+        if not missed and any(one.open for one in times.by_routine().values()):
+            times._switches.detach()
+            time.sleep(0.6)
+            times._switches.attach()
+            missed.append(True)
+
+    run = timed(tmp_path, program, [], "naps", meanwhile=miss_some)
+    naps, (log,) = run.times["naps"].all, run.log["naps"]
+    assert missed and naps.ended == 1
+    assert naps.cpu_ns == about_cpu(log.cpu_ns)
+
+
 def test_times_of_arcs(timed_once: Timed) -> None:
     run = timed_once(("mixed",))
     sequential = [one for one, _ in run.arcs["mixed"] if one.ended]
@@ -317,6 +365,56 @@ def test_a_program_that_throws_through_it_ends_as_without_us(tmp_path: Path) -> 
     risky = run.times["thrower::Thrower::risky(int)"]
     assert risky.all.ended == 1999 and risky.unwound == 999 and not risky.unseen and not risky.open
     assert run.times["main"].all.ended == 1
+
+
+SINKS = """
+#include <setjmp.h>
+#include <stdio.h>
+#include <time.h>
+static jmp_buf above;
+static long busy_ns;
+static volatile long sink;
+static long cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+__attribute__((noinline, noclone)) void sinks(int level)
+{
+	long begun_ns = cpu_ns(), now_ns;
+
+	do
+		now_ns = cpu_ns();
+	while (now_ns - begun_ns < 20000);
+	busy_ns += now_ns - begun_ns;
+	if (!level)
+		longjmp(above, 1);
+	sinks(level - 1);
+	sink++;
+}
+int main(void)
+{
+	for (volatile int i = 0; i < 5; i++)
+		if (!setjmp(above))
+			sinks(199);
+	printf("sinks 0 0 0 %ld\\n", busy_ns);
+	return 0;
+}
+"""
+
+
+def test_calls_that_are_left_together_pay_for_one_trap(tmp_path: Path) -> None:
+    """No exit of theirs was probed: 200 calls end at one landing. Traps of exits are told to be dear here."""
+    source, program = tmp_path / "sinks.c", tmp_path / "sinks"
+    source.write_text(SINKS)
+    subprocess.run(["gcc", "-O0", "-fcf-protection=none", source, "-o", program], check=True)
+    run = timed(tmp_path, program, [], "sinks", prices=Prices(dear_ns=300_000))
+    sinks, ((_, _, _, busy_ns),) = run.times["sinks"], run.log["sinks"]
+    assert sinks.all.ended == sinks.unwound == 1000
+    assert sinks.all.direct_cpu_ns > 0.75 * busy_ns, "5 landings take 1.5 of 20 ms at most"
+    assert sinks.direct_ns > 0.75 * busy_ns
 
 
 PANICS = """
@@ -366,6 +464,70 @@ def test_calls_that_a_panic_leaves_end_where_it_is_caught(tmp_path: Path, cleanu
     caught, inner = run.times["caught"], run.times["inner"]
     assert caught.all.ended == 7 and not caught.unwound
     assert inner.all.ended == inner.unwound == 28 and not inner.unseen and not inner.open
+
+
+RAISES = """
+	.text
+	.globl main, camlMain__search_12, camlMain__guarded_15, caml_raise_exn
+	.type main, @function
+	.type camlMain__search_12, @function
+	.type camlMain__guarded_15, @function
+	.type caml_raise_exn, @function
+caml_raise_exn:
+	movq handler(%rip), %rsp
+	popq handler(%rip)
+	ret
+	.size caml_raise_exn, . - caml_raise_exn
+camlMain__search_12:
+	subq $8, %rsp
+	testq %rdi, %rdi
+	je 1f
+	decq %rdi
+	call camlMain__search_12
+	addq $8, %rsp
+	ret
+1:	call caml_raise_exn
+	.size camlMain__search_12, . - camlMain__search_12
+camlMain__guarded_15:
+	subq $8, %rsp
+	leaq 2f(%rip), %rax
+	pushq %rax
+	pushq handler(%rip)
+	movq %rsp, handler(%rip)
+	call camlMain__search_12
+	popq handler(%rip)
+	addq $8, %rsp
+2:	addq $8, %rsp
+	ret
+	.size camlMain__guarded_15, . - camlMain__guarded_15
+main:
+	pushq %rbx
+	xorl %ebx, %ebx
+3:	movq %rbx, %rdi
+	call camlMain__guarded_15
+	incq %rbx
+	cmpq $7, %rbx
+	jne 3b
+	xorl %eax, %eax
+	popq %rbx
+	ret
+	.size main, . - main
+	.bss
+handler: .quad 0
+	.section .note.GNU-stack, "", @progbits
+"""
+
+
+def test_calls_that_an_exception_of_ocaml_leaves_end_where_it_is_caught(tmp_path: Path) -> None:
+    """As its compiler makes them: the runtime returns to where the handler's stack pointer leads."""
+    source, program = tmp_path / "raises.s", tmp_path / "raises"
+    source.write_text(RAISES)
+    subprocess.run(["gcc", source, "-o", program], check=True)
+    run = timed(tmp_path, program, [], "Main.guarded", "Main.search")
+    assert run.exit_code == 0
+    guarded, search = run.times["camlMain__guarded_15"], run.times["camlMain__search_12"]
+    assert guarded.all.ended == 7 and not guarded.unwound
+    assert search.all.ended == search.unwound == 28 and not search.unseen and not search.open
 
 
 UNSEEN = """

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import profiling
+from parprof.calls.search import search
+from parprof.files.elf import ElfFile
 
 pytestmark = [
     pytest.mark.beside,
@@ -79,3 +81,12 @@ def test_routines_have_their_call_paths(program: Path) -> None:
     assert maker.samples and samples.total() >= 0.97 * sum(row.metrics.samples for row in rows)
     assert set(samples) == {("main.main", "main.load", "main.burn"), routine}
     assert lines <= {("main.go", line) for line in range(8, 12)}, lines
+
+
+def test_calls_are_not_timed_since_others_may_go_on_with_them(program: Path) -> None:
+    """`burn` is a leaf whose goroutines are taken off their threads in the middle of it."""
+    with ElfFile.open(str(program)) as elf:
+        found = search(elf, ["main.burn", "main.load"], [], times=True).routines
+        copies = [copy for one in found for copy in one.copies]
+        assert len(copies) == (2 if any(elf.symbols()) else 0)
+        assert all("other threads" in copy.exits.untimed and copy.places for copy in copies)

@@ -142,6 +142,34 @@ def test_five_hundred_frames() -> None:
         assert depths == {491}
 
 
+LARGE_FRAME = """
+#include <string.h>
+#include <time.h>
+static volatile long sink;
+__attribute__((noinline)) static void spin(volatile char *a) { for (long i = 0; i < 100000; i++) sink += a[i]; }
+__attribute__((noinline)) static void holds(int n)
+{
+	char a[3200000];
+
+	memset(a, n, sizeof(a));
+	while (clock() < CLOCKS_PER_SEC)
+		spin(a);
+	sink += a[n];
+}
+__attribute__((noinline)) static void calls(int n) { holds(n); sink++; }
+int main(int count, char **words) { calls(count); return !words; }
+"""
+
+
+def test_a_frame_of_megabytes(tmp_path: Path) -> None:
+    """Arrays on the stack: as of Fortran's programs."""
+    program = tmp_path / "large"
+    command = ["gcc", "-O2", "-fomit-frame-pointer", "-x", "c", "-", "-o", program]
+    subprocess.run(command, input=LARGE_FRAME, text=True, check=True)
+    with recorded([str(program)]) as (session, _):
+        check_complete(session, 200)
+
+
 def test_deeper_than_the_limit_is_marked_not_hidden() -> None:
     with recorded([str(profiling.BUILD / "stacks"), "recursion", "2000", "1"]) as (session, _):
         found = ends(session)

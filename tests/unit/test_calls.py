@@ -326,20 +326,28 @@ def test_functions_that_are_made_at_run_time_are_told_to_be_out_of_reach() -> No
     assert "JIT" not in told(1 << 12), "a page for calls through pointers (libffi) is no compiler's"
 
 
-def test_of_a_stripped_program_it_is_said_before_names_of_its_libraries_are_suggested(
+def test_of_a_stripped_program_it_is_said_before_near_names_of_its_libraries(
     tmp_path: Path,
 ) -> None:
-    stripped, source = tmp_path / "stripped", "#include <stdio.h>\nint main(void) { return getchar(); }"
+    stripped = tmp_path / "stripped"
+    source = '#include <stdio.h>\nint main(void) { puts("ready"); fflush(stdout); return getchar(); }'
     subprocess.run([*COMPILE, "c", "-", "-s", "-o", stripped], input=source, text=True, check=True)
-    with subprocess.Popen([stripped], stdin=subprocess.PIPE) as child, DsoCache() as cache:
+    with (
+        subprocess.Popen([stripped], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
+        DsoCache() as cache,
+    ):
         try:
+            assert child.stdout and child.stdout.readline() == b"ready\n"
             load_map = LoadMap.read(child.pid, None, cache)
-            with FunctionFinder([parse_wanted("_dl_starts")], lambda places: {}, lambda: False) as finder:
+            asked = [parse_wanted("getchars"), parse_wanted("get_chart_row")]
+            with FunctionFinder(asked, lambda places: {}, lambda: False) as finder:
                 finder.find(load_map)
-                (why,) = finder.missing()
+                near, far = finder.missing()
         finally:
             child.kill()
-    assert "stripped has no names" in why and "stripped+0x" in why and "did you mean" not in why
+    for why in (near, far):
+        assert "stripped has no names" in why and "stripped+0x" in why and "did you mean" not in why
+    assert "; its libraries have getchar" in near and "libraries" not in far
 
 
 def test_only_instructions_are_probed(assembled: Path) -> None:
@@ -406,6 +414,13 @@ def test_a_method_without_its_package_suggests_its_whole_name(asked: str, meant:
     assert list(found) == meant
 
 
+def test_a_function_of_ocaml_s_without_its_module_suggests_its_whole_name() -> None:
+    names = ["camlSolver__relax_12", "camlSolver__relaxed_13", "camlStdlib__List__map_40", "caml_relax"]
+    symbols = [Symbol(name, 16 * at, 16, 1, 2) for at, name in enumerate(names)]
+    assert nearest("relax", symbols) == ("Solver.relax",)
+    assert nearest("List.map", symbols) == ("Stdlib.List.map",)
+
+
 def test_a_program_that_mostly_sleeps_calls_no_faster_when_nobody_counts() -> None:
     """Half of its CPU time is counting's, which is a twentieth of the time that passes."""
     made = estimate(Look(1.0, 0.1, 1000, 0, 50_000.0, 0.0))
@@ -431,10 +446,13 @@ def test_the_nearest_names_are_suggested(compiled: Path) -> None:
         ("take", "_ZN3abcB5cxx114takeB5cxx11Ev"),
         ("work", "__fields_MOD_work"),
         ("fields::work", "__fields_MOD_work"),
+        ("Solver.Step.relax", "camlSolver__Step__relax_1203"),
+        ("Solver.relax", "camlSolver.relax_12"),
+        ("*.relax", "camlSolver__relax_12"),
     ],
 )
 def test_a_function_is_meant_without_its_types_and_its_compilers_marks(asked: str, symbol: str) -> None:
-    """Of templates, Go's generic functions, methods, and those of Fortran's modules."""
+    """Of templates, Go's generic functions, methods, and those of Fortran's and OCaml's modules."""
     assert matches(asked, symbol, readable(symbol))
     assert in_every_symbol(asked) in symbol
 
@@ -649,6 +667,16 @@ def test_an_estimate_leaves_out_what_counting_took() -> None:
     dear = estimate(Look(0.25, 0.25, 0, 500, 900.0, 5000.0))
     assert dear.call_ns == pytest.approx(5000)
     assert estimate(Look(0.25, 0.0, 0, 0, 900.0, 5000.0)) == Estimate(0.0, 900.0, 0.0)
+
+
+def test_an_estimate_is_a_bound_where_all_that_was_seen_is_counting() -> None:
+    """What is left for the program itself is less than the error of a price: it may be a hundredth of that."""
+    for samples in ((), (60, 0.04)):
+        made = estimate(Look(0.05, 0.05, 50_000, 0, 1000.0, 5000.0, *samples))
+        assert made.is_bound and "run at least " in made.slowdown
+        assert "1 routine, at least " in made.text(1)
+    told = estimate(Look(0.05, 0.05, 36_500, 0, 1000.0, 5000.0))
+    assert not told.is_bound and "run 3.7 times as long" in told.slowdown
 
 
 # the result

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import field
 from typing import Protocol
 
+from parprof.calls.exits import GOROUTINES
 from parprof.calls.finder import FunctionFinder
 from parprof.calls.moment import Moment
 from parprof.calls.placing import CallPlace
@@ -43,6 +44,10 @@ class Counted(Protocol):
     @property
     def load_map(self) -> LoadMap | None:
         """What it maps now."""
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it has all libraries that it starts with, for which it is stopped: it runs while others are met."""
 
     @property
     def agents(self) -> Sequence[Agent]:
@@ -98,6 +103,8 @@ class CallCounting(Closing):
         """
         if target.load_map is None:
             return
+        image, _, met = self._images.get(target.pid, (target.image, 0.0, set()))
+        met = set(met) if image == target.image and target.has_started else set()
         self._follow_image(target, target.load_map)
         found = self.finder.find(target.load_map)
         fresh = self._fresh(target, found)
@@ -111,7 +118,7 @@ class CallCounting(Closing):
             placed = self._place(target, dso, sites)
             if placed:
                 self.sites.update((site.number, site) for site in placed)
-                self._note_replaced(target.pid, dso)
+                self._note_loaded(target.pid, dso, bool(met) and dso.key not in met)
         if self.sites and before is not None:
             self._begun = before, self.moment(target.pid)
 
@@ -208,11 +215,14 @@ class CallCounting(Closing):
         self._placed = {one for one in self._placed if one[0] != pid or one[1] not in files}
         self._landings -= {(pid, key) for key in files}
 
-    def _note_replaced(self, pid: int, dso: Dso) -> None:
+    def _note_loaded(self, pid: int, dso: Dso, is_new: bool) -> None:
+        """Say of a file that was loaded while the process ran that its first calls may be missing."""
         before = self._unloaded.pop((pid, dso.path), None)
         if before is not None:
             what = "loaded again" if before == dso.key else "replaced by another file"
             self._note(f"{dso.path} was {what}: its functions are counted from their new probes on")
+        elif is_new:
+            self._note(f"{dso.path} was loaded later: its functions are counted from their probes on")
 
     def _fresh(self, target: Counted, found: Sequence[tuple[Dso, Found]]) -> list[CountedSite]:
         if self.finder.too_many() > MAX_ROUTINES:
@@ -255,8 +265,9 @@ class CallCounting(Closing):
             )
             return None
         if copy.exits.untimed:
+            instead = "" if copy.exits.untimed == GOROUTINES else ", or time what calls it"
             self._note(
-                f"{copy.symbol} is not timed: {copy.exits.untimed}; samples tell its CPU time, or time what calls it"
+                f"{copy.symbol} is not timed: {copy.exits.untimed}; samples tell its CPU time{instead}"
             )
             return None
         number = self._timed.setdefault((target.pid, dso.key, routine.copies[0].vaddr), len(self._timed))

@@ -16,6 +16,8 @@ _PART_OF_TRAP = 0.7
 _ENOUGH_SAMPLES = 30
 _PRICES_ARE_WITHIN = 1.5
 _NEGLIGIBLE_CORES = 0.001
+_MOST_TAKEN = 0.82
+"""Of the CPU time that was used: where counting took more, what was left for the program is less than prices err by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Estimate:
     """What counting one costs, on average."""
     share: float
     """CPU time that counting takes, by the CPU time that the program then takes for itself."""
+    is_bound: bool = False
+    """Whether rate and share may be many times that."""
 
     @property
     def cores(self) -> float:
@@ -76,7 +80,11 @@ class Estimate:
         """In words, for the program as a whole."""
         if self.share < 1:
             return f"counting would take {_percent(self.percent)} of what the program takes itself"
-        return f"it would run {1 + self.share:.1f} times as long"
+        return f"it would run {self._least}{1 + self.share:.1f} times as long"
+
+    @property
+    def _least(self) -> str:
+        return "at least " if self.is_bound else ""
 
     def text(self, routines: int) -> str:
         """In words.
@@ -86,7 +94,7 @@ class Estimate:
         """
         what = "1 routine" if routines == 1 else f"{routines:,} routines"
         return (
-            f"estimate: {what}, {self.calls_per_s:,.0f} calls/s x {self.call_ns / 1000:.1f} us = "
+            f"estimate: {what}, {self._least}{self.calls_per_s:,.0f} calls/s x {self.call_ns / 1000:.1f} us = "
             f"{_percent(100 * self.cores)} of a core"
         )
 
@@ -98,7 +106,8 @@ def estimate(look: Look) -> Estimate:
     right within a factor of two; what this program's probes take now is told by the samples in the kernel, if these are
     enough. They err on both sides: the program's own system calls are among them, and what a trap takes while
     interrupts are off is not, since such a sample is taken back in user mode. If they say less than the price does, the
-    share is the harmonic mean of both: at most twice the smaller.
+    share is the harmonic mean of both: at most twice the smaller. Where counting took nearly all that was used, as in a
+    recursion that does little else than call itself, it is a bound.
 
     >>> made = estimate(Look(0.02, 0.02, 10_000, 0, 1000.0, 5000.0))
     >>> round(made.calls_per_s), made.share
@@ -119,7 +128,8 @@ def estimate(look: Look) -> Estimate:
     taken_s = cpu_s * share / (1 + share)
     # by so much a program of several threads is held up in each of them, and one that sleeps while it does not
     held_up_s = taken_s / max(cpu_s / look.elapsed_s, 1.0)
-    return Estimate(calls / (look.elapsed_s - held_up_s), 1e9 * taken_s / calls, share)
+    is_bound = max(calls * call_s, taken_s) > _MOST_TAKEN * cpu_s
+    return Estimate(calls / (look.elapsed_s - held_up_s), 1e9 * taken_s / calls, share, is_bound)
 
 
 def _share(taken_s: float, cpu_s: float) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from parprof.files.elf import ElfFile, Symbol
@@ -25,6 +26,7 @@ _MOST_PARTS = 8
 PART = ".part."
 """In the name of a function's rest, whose beginning is inlined into who calls it."""
 ONE_INSTRUCTION = "it is entered and left at one instruction"
+GOROUTINES = "goroutines go on in other threads"
 _STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25", re.DOTALL)
 """The beginning of an entry of a procedure linkage table."""
 _CATCH = "__cxa_begin_catch"
@@ -34,6 +36,8 @@ _RUST_CATCHES = re.compile(
 """What Rust's `catch_unwind` calls first when a panic has come, by whatever scheme its name is mangled: one of them, or
 each from the one before it. The last is left of a program that is optimised as a whole, ``do_catch`` is of those that
 are not optimised at all."""
+_OCAML_RAISES = frozenset(("caml_raise_exn", "caml_raise_exception"))
+"""Return into the frame that catches, with its stack pointer."""
 _LONGJMP = frozenset(("longjmp", "_longjmp", "siglongjmp"))
 _LAST_OF_LONGJMP = re.compile(rb"\x4c\x89\xc4\x4c\x89\xcd\x90?\x3e?\xff\xe2", re.DOTALL)
 """glibc: ``mov %r8,%rsp; mov %r9,%rbp; jmp *%rdx``: the stack pointer is that of the target at the jump."""
@@ -166,8 +170,15 @@ def _exits(elf: ElfFile, code: Code, parts: list[Code], site: int, starts: set[i
             yield address
 
 
+def _returns(elf: ElfFile, symbol: Symbol) -> Iterator[int]:
+    """The function's ``ret`` instructions; none if its code is not clear."""
+    with suppress(CodeError):
+        code = read_code(elf, symbol.value, symbol.size)
+        yield from (at for index, at in enumerate(code.addresses) if code.flow(index) is Flow.RETURN)
+
+
 def find_landings(elf: ElfFile, symbols: Iterable[Symbol]) -> tuple[int, ...]:
-    """Where threads of C, C++ and Rust go on after an exception, a panic or longjmp: ELF addresses of instructions.
+    """Where threads of C, C++, OCaml and Rust go on after an exception, a panic or longjmp: ELF addresses.
 
     Raises:
         ElfError: the file cannot be read.
@@ -178,6 +189,8 @@ def find_landings(elf: ElfFile, symbols: Iterable[Symbol]) -> tuple[int, ...]:
         has_longjmp = has_longjmp or one.name in _LONGJMP
         if one.name == _CATCH or _RUST_CATCHES.search(one.name):
             found.add(one.value)
+        elif one.name in _OCAML_RAISES:
+            found |= set(_returns(elf, one))
     if has_longjmp:
         for segment in elf.code:
             code = elf.read_at(segment.offset, segment.file_size)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from difflib import SequenceMatcher
 
 from parprof.calls.search import NAMELESS, Copy, Found, FoundFunction, addresses_from_json, found_from_json
 from parprof.calls.wanted import Wanted, names_many
@@ -20,6 +21,8 @@ from parprof.workers.client import WorkerClient, WorkerFailed
 
 FILE_SECONDS = 20.0
 """How long one file may take."""
+_NEAR = 0.85
+"""How alike a name of a library is that is told though the program itself has none."""
 _INSTEAD = (
     "count what calls it (`parprof attach` names that, and has its time), or compile it with "
     "__attribute__((noinline)) or -fno-inline"
@@ -228,12 +231,14 @@ class FunctionFinder(Closing):
                 f"{no_code}, but debug information of {module} has the name: a function that is inlined wherever it is "
                 f"called; {_INSTEAD}"
             )
+        nearest = list(dict.fromkeys(self._suggestions.get(wanted.text, ())))[:3]
         if self._nameless:
+            near = [one for one in nearest if SequenceMatcher(None, wanted.text, one).ratio() >= _NEAR]
+            libraries = f"; its libraries have {' and '.join(near)}" if near else ""
             return (
                 f"{no_code}; {self._nameless} has no names of its own (stripped): name its functions as reports do, "
-                f"{self._nameless}+0x..."
+                f"{self._nameless}+0x...{libraries}"
             )
-        nearest = list(dict.fromkeys(self._suggestions.get(wanted.text, ())))[:3]
         if nearest:
             return f"{no_code}; did you mean {' or '.join(nearest)}?"
         return f"{no_code}; it may be in a file without names, or inlined everywhere: then {_INSTEAD}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 from parprof.calls.exits import (
+    GOROUTINES,
     MAX_EXITS,
     MAX_LANDINGS,
     ONE_INSTRUCTION,
@@ -21,12 +22,14 @@ from parprof.calls.wanted import (
     in_every_symbol,
     matches,
     names_many,
+    ocaml_name,
     without_arguments,
     without_scopes,
 )
 from parprof.files.eh_frame_header import extents_around
 from parprof.files.elf import ElfFile, Symbol
 from parprof.files.elf_symbols import BIND_GLOBAL, TYPE_FUNCTION, TYPE_IFUNC
+from parprof.files.go_functions import GoFunctions, go_functions
 from parprof.probes.wait_code import lies_in
 from parprof.symbols.names import readable, without_clone_suffixes
 
@@ -234,8 +237,9 @@ def _routines(
         chosen.append((name, whole or copies, rest or (), tuple(notes)))
     flat = [one for _, copies, _, _ in chosen for one in copies]
     placements = code.place_all(flat, nop5_is_cheap=nop5_is_cheap, entries_only=times)
+    go = go_functions(elf) if times else None
     made = [
-        _timed(elf, one, at, symbols) if times else Copy(one.name, one.value, at.why, at.places)
+        _timed(elf, one, at, symbols, go) if times else Copy(one.name, one.value, at.why, at.places)
         for one, at in zip(flat, placements, strict=True)
     ]
     # what is only counted need not be probed at its entry, which may be dear, or where a loop goes back to
@@ -272,8 +276,12 @@ def _called_parts(
     return tuple(out)
 
 
-def _timed(elf: ElfFile, symbol: Symbol, at: Placement, symbols: Sequence[Symbol]) -> Copy:
+def _timed(
+    elf: ElfFile, symbol: Symbol, at: Placement, symbols: Sequence[Symbol], go: GoFunctions | None
+) -> Copy:
     """A copy that is probed at its entry and at its exits, which are other instructions."""
+    if go is not None and go.at(symbol.value) is not None:
+        return Copy(symbol.name, symbol.value, at.why, at.places, Exits(untimed=GOROUTINES))
     if not at.places:
         return Copy(symbol.name, symbol.value, at.why, (), Exits(untimed=at.why))
     (entry,) = at.places
@@ -295,7 +303,8 @@ def nearest(pattern: str, symbols: Sequence[Symbol]) -> tuple[str, ...]:
         return overloads
     asked = _plain(pattern)
     ends = tuple(scope + asked for scope in _SCOPES)
-    within = {one.name for one in symbols if _plain(one.name).endswith(ends) or _plain(one.name) == asked}
+    scoped = {ocaml_name(one.name) or one.name for one in symbols}
+    within = {name for name in scoped if (plain := _plain(name)) == asked or plain.endswith(ends)}
     if within:
         best = sorted(map(readable, within), key=lambda name: (pattern not in name, len(name), name))
         return tuple(best[:_SUGGESTIONS])

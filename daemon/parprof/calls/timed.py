@@ -24,7 +24,7 @@ TIME_HEADINGS = [
     ("routine", 0),
 ]
 _BESIDE_ITSELF = 1.005
-_LEAST_LEFT = 0.2
+_LEAST_LEFT = 0.5
 """Of the time of a routine, after what timing took is taken off, for that to be certain."""
 
 

@@ -14,6 +14,8 @@ _NAMELESS = re.compile(r"(?P<module>[^/]+)\+(?P<address>0x[0-9a-fA-F]{1,16})\Z")
 _OPERATOR = re.compile(r"\boperator *(?:<=>|<<=?|>>=?|->\*?|[<>]=?|\(\)|\[\])")
 _FORTRAN = re.compile(r"__(\w+?)_MOD_(\w+)")
 """A procedure of a module, as GNU Fortran names it."""
+_OCAML = re.compile(r"caml([A-Z]\w*?)(?:__|\.)([a-z_]\w*?)_\d+", re.ASCII)
+"""A function of a module, as compilers of OCaml name it; the number tells those of one name apart."""
 MAX_TEXT = 1 << 12
 _WORD = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z_][A-Za-z0-9_]{2,}|(?<=[*?])[A-Za-z_][A-Za-z0-9_]{2,}")
 _DEMANGLERS_WORDS = (
@@ -113,10 +115,22 @@ def matches(pattern: str, symbol: str, name: str) -> bool:
         forms |= {last, last + name[len(bare) :], without_scopes(plain)}
     if (of_module := _FORTRAN.fullmatch(symbol)) is not None:
         forms |= {of_module[2], f"{of_module[1]}::{of_module[2]}"}
+    if of_ocaml := ocaml_name(symbol):
+        forms.add(of_ocaml)
     if not names_many(pattern):
         return pattern in forms
     expression = _expression(pattern)
     return any(expression.fullmatch(form) for form in forms if form)
+
+
+def ocaml_name(symbol: str) -> str:
+    """What OCaml's programmers call a function; empty: it is none of OCaml's.
+
+    >>> ocaml_name("camlStdlib__List__fold_left_507"), ocaml_name("camlMain.solve_12"), ocaml_name("caml_raise_exn")
+    ('Stdlib.List.fold_left', 'Main.solve', '')
+    """
+    found = _OCAML.fullmatch(symbol)
+    return f"{re.sub('__(?=[A-Z])', '.', found[1])}.{found[2]}" if found is not None else ""
 
 
 def without_arguments(name: str) -> str:

@@ -80,6 +80,8 @@ class KernelLayout:
     kernel stack; from what they share to the list. None likewise."""
     run_delay: tuple[int, ...] | None
     """From a task to how long it has waited for a CPU; None likewise."""
+    ran: tuple[int, ...] | None
+    """From a task to how long it has had one; None likewise."""
     mappings: tuple[int, ...] | None
     """Where the maple tree of a task's mappings is, and what is in its nodes and in a mapping: see `_MAPPINGS`. None
     likewise."""
@@ -127,6 +129,7 @@ class KernelLayout:
             *self._found(("TASK_CFS_QUEUE", "CFS_RUNQUEUE", "RUNQUEUE_CURRENT"), self.run_queue),
             *self._found(_QUEUED, self.queued),
             *self._found(("TASK_RUN_DELAY",), self.run_delay),
+            *self._found(("TASK_RAN",), self.ran),
             *self._found(_EXECUTABLE, self.executable),
             *self._found(_MAPPINGS, self.mappings if self.executable else None),
             *self._found(_PATHS, self.paths),
@@ -206,9 +209,12 @@ def _run_queue(btf: _Btf, task: dict[str, tuple[int, int]]) -> tuple[int, ...] |
     return (task["se"][0] // 8 + found[0], *found[1:]) if found and "se" in task else None
 
 
-def _run_delay(btf: _Btf, task: dict[str, tuple[int, int]]) -> tuple[int, ...] | None:
-    found = _offsets(btf, {"sched_info": ("run_delay",)})
-    return (task["sched_info"][0] // 8 + found[0],) if found and "sched_info" in task else None
+def _in_task(
+    btf: _Btf, task: dict[str, tuple[int, int]], part: str, structure: str, field: str
+) -> tuple[int, ...] | None:
+    """From a task to a field of a structure that is part of it."""
+    found = _offsets(btf, {structure: (field,)})
+    return (task[part][0] // 8 + found[0],) if found and part in task else None
 
 
 def _offsets(btf: _Btf, wanted: dict[str, tuple[str, ...]]) -> tuple[int, ...] | None:
@@ -334,7 +340,8 @@ def read_layout() -> KernelLayout:
                 "signal_struct": ("thread_head",),
             },
         ),
-        run_delay=_run_delay(btf, task),
+        run_delay=_in_task(btf, task, "sched_info", "sched_info", "run_delay"),
+        ran=_in_task(btf, task, "se", "sched_entity", "sum_exec_runtime"),
         mappings=_mappings(btf),
         executable=_executable(btf),
         paths=_paths(btf),

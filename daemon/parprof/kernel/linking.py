@@ -34,6 +34,7 @@ SHARED_FUNCTIONS: dict[str, str] = {
     "find_queued": "layout_look",
     "look_beside": "layout_look",
     "end_innermost": "call_threads",
+    "end_open_calls": "call_threads",
     "kind_polled": "layout_poll_look",
     "epoll_step": "layout_poll_look",
     "look_at_polled": "layout_poll_look",

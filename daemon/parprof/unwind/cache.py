@@ -23,7 +23,7 @@ from parprof.unwind.table import UnwindTable
 
 MAX_BYTES = 1 << 29
 """What all tables on disk may take."""
-FORMAT = 11
+FORMAT = 12
 """To be raised with each change of the rows, of how they are made, or of the file."""
 _MAGIC = b"parprof\0unwind\0\0"
 _HEADER = struct.Struct("<16sIIII")

@@ -6,7 +6,8 @@ the next row's. From the top bit down a rule is
 * the type, 4 bits,
 * rbp, 10 bits: n = the caller's rbp was saved at CFA-8n (type 7, and type 6 with nothing beyond: at rbp-8(n-1)),
   0 = unchanged,
-* cfa, 18 bits: the CFA's offset divided by 8 (types 6 and 9: see `pack_kept`; 10 and 13: see `pack_register`).
+* cfa, 18 bits: the CFA's offset divided by 8 (types 6 and 9: see `pack_kept`; 10 and 13: see `pack_register`;
+  14: see `pack_large`).
 
 The CFA is the value of rsp before the call instruction; the return address is at CFA-8, but for type 13.
 """
@@ -53,6 +54,8 @@ class RuleType(IntEnum):
     RETURN = 13
     """CFA = rsp + offset, and the return address is in a register; in the innermost frame only, as of vfork. (12 is the
     unwinder's own.)"""
+    LARGE = 14
+    """CFA = rsp + offset, of a frame of megabytes."""
 
 
 BEYOND_SHIFT, BEYOND_LIMIT, KEPT_OFFSETS = 13, 32, 1 << 13
@@ -65,6 +68,8 @@ PT_REGS = {
 }
 """General registers and their index in the kernel's ``struct pt_regs``; rsp, far from them, is not here."""
 _OFFSET_TYPES = {"rsp": RuleType.RSP, "rbp": RuleType.RBP}
+LARGE_SHIFT, LARGE_LIMIT = 24, 1 << 24
+"""Of type 14: rbp is the 4 bits below the type; the others are cfa."""
 REGISTER_SHIFT, BY_RBP, REGISTER_OFFSETS = 14, 1 << 13, 1 << 13
 
 
@@ -127,6 +132,19 @@ def pack_return(place: int, offset: int) -> int:
     return pack_register(place, offset, False, kind=RuleType.RETURN)
 
 
+def pack_large(cfa: int, rbp: int) -> int:
+    """A rule of type 14; 0 where no rule can say it. ``cfa`` in bytes.
+
+    >>> unpack(pack_large(3_200_576, 3))
+    Rule(type=<RuleType.LARGE: 14>, rbp=3, cfa=3200576)
+    >>> pack_large(1 << 27, 3), pack_large(1 << 22, 16)
+    (0, 0)
+    """
+    if cfa & 7 or not 0 <= cfa >> 3 < LARGE_LIMIT or not 0 <= rbp < 1 << TYPE_SHIFT - LARGE_SHIFT:
+        return 0
+    return RuleType.LARGE << TYPE_SHIFT | rbp << LARGE_SHIFT | cfa >> 3
+
+
 def pack_offset(register: str, offset: int, rbp: int = 0) -> int:
     """The rule for a CFA ``offset`` bytes from a register, with rbp saved at CFA-8n; 0 where no rule can say it."""
     if offset & 7 or not 0 <= rbp < RBP_LIMIT:
@@ -146,8 +164,11 @@ def unpack(rule: int) -> Rule:
     >>> unpack(0x10080002)
     Rule(type=<RuleType.RSP: 1>, rbp=2, cfa=16)
     """
+    kind = RuleType(rule >> TYPE_SHIFT & 15)
+    if kind is RuleType.LARGE:
+        return Rule(kind, rule >> LARGE_SHIFT & 15, (rule & LARGE_LIMIT - 1) << 3)
     return Rule(
-        RuleType(rule >> TYPE_SHIFT & 15),
+        kind,
         rule >> RBP_SHIFT & RBP_LIMIT - 1,
         (rule & CFA_MASK) << 3,
     )

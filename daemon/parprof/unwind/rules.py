@@ -17,6 +17,7 @@ from parprof.unwind.rows import (
     RuleType,
     pack,
     pack_kept,
+    pack_large,
     pack_register,
     pack_return,
 )
@@ -59,12 +60,14 @@ def rule_of(frame: CfiRow, is_signal: bool) -> tuple[int, str]:
         return _by_register(frame)
     else:
         return 0, "CFA register"
-    if cfa & 7 or not 0 <= cfa >> 3 < CFA_LIMIT:
+    is_large = kind is RuleType.RSP and cfa >> 3 >= CFA_LIMIT
+    if cfa & 7 or not (is_large or 0 <= cfa >> 3 < CFA_LIMIT):
         return 0, "CFA offset"
     rbp = _rbp_field(frame, kind)
     if rbp is None:
         return 0, "rbp rule"
-    return pack(kind, cfa, rbp), ""
+    rule = pack_large(cfa, rbp) if is_large else pack(kind, cfa, rbp)
+    return (rule, "") if rule else (0, "CFA offset")
 
 
 def _return_in_register(frame: CfiRow) -> tuple[int, str]:

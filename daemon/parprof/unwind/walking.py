@@ -90,7 +90,7 @@ def walk(
 def _cfa(rule: Rule, pc: int, sp: int, rbp: int | None) -> int | None:
     """The caller's stack pointer; ``None`` where it takes a register that is not known."""
     match rule.type:
-        case RuleType.RSP:
+        case RuleType.RSP | RuleType.LARGE:
             return sp + rule.cfa
         case RuleType.RBP if rbp is not None:
             return rbp + rule.cfa
