@@ -28,7 +28,7 @@ HUNG_SECONDS = 10.0
 """Who has not answered by then never will: a process can have its memory wait for ever (userfaultfd, FUSE)."""
 _MAX_NAME = 1 << 10
 
-Span = tuple[int, int]
+MemorySpan = tuple[int, int]
 """[start, end), or an address and bytes."""
 
 
@@ -41,7 +41,7 @@ class MadeCode(NamedTuple):
     """What is known of the code that JIT compilers have made in a process."""
 
     objects: Mapping[RegisteredObject, ObjectFacts]
-    spans: Collection[Span] = ()
+    spans: Collection[MemorySpan] = ()
     """Executable memory of no file, as it was then."""
     tables: Mapping[int, UnwindTable] = {}
     """By the begin of such memory, from which their addresses count."""
@@ -66,7 +66,7 @@ class JitReader(Closing):
         self._closed = False
 
     def look(
-        self, pid: int, heads: Sequence[int], spans: Collection[Span], known: MadeCode
+        self, pid: int, heads: Sequence[int], spans: Collection[MemorySpan], known: MadeCode
     ) -> Future[MadeCode]:
         """What is registered in a process by now; ``known`` itself where that is the same.
 
@@ -107,7 +107,12 @@ class JitReader(Closing):
             self._begun_s = math.inf
 
     def _look(
-        self, client: WorkerClient, pid: int, heads: Sequence[int], spans: Collection[Span], known: MadeCode
+        self,
+        client: WorkerClient,
+        pid: int,
+        heads: Sequence[int],
+        spans: Collection[MemorySpan],
+        known: MadeCode,
     ) -> MadeCode:
         if not known.objects:
             client.prepare()  # a start takes longer than all else: before there is any code
@@ -146,7 +151,7 @@ class JitReader(Closing):
 
     @staticmethod
     def _tables(
-        client: WorkerClient, read: Read, objects: Iterable[ObjectFacts], spans: Collection[Span]
+        client: WorkerClient, read: Read, objects: Iterable[ObjectFacts], spans: Collection[MemorySpan]
     ) -> dict[int, UnwindTable]:
         known = list(objects)
         code = sorted({span for facts in known for span in facts.code})
@@ -204,9 +209,9 @@ def _ask(client: WorkerClient, request: dict[str, Any], data: Iterable[bytes], *
     return answer
 
 
-def _memory(read: Read, places: Iterable[Span]) -> dict[Span, bytes]:
+def _memory(read: Read, places: Iterable[MemorySpan]) -> dict[MemorySpan, bytes]:
     """What is at these addresses, each with its number of bytes; not all where that is too much."""
-    out: dict[Span, bytes] = {}
+    out: dict[MemorySpan, bytes] = {}
     left = MAX_BYTES // 2
     for address, size in places:
         if size <= left:

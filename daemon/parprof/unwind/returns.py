@@ -42,7 +42,7 @@ _LEAST_OFFSETS = {RSP: 8, RBP: 16}
 """Of a CFA from these: the return address, and with rbp the caller's rbp, lie between."""
 
 
-class Code(Protocol):
+class CodeSource(Protocol):
     """Where code is read: a file, or a piece of memory."""
 
     def read(self, address: int, size: int, /) -> bytes:
@@ -83,7 +83,7 @@ class CodeBlock:
 
 def add_returns(
     table: array[int],
-    source: Code,
+    source: CodeSource,
     ranges: Iterable[tuple[int, int]],
     described: Iterable[tuple[int, int]],
 ) -> array[int]:
