@@ -348,7 +348,7 @@ static __always_inline void begin_call(struct process *p, struct judgement *j, u
 	u32 routine = cookie >> CALL_ROUTINE_SHIFT & CALL_ROUTINE_MASK;
 	struct call_thread *ct = find_call_thread(tid, entered_ns);
 	struct routine_time *r = find_routine_time(routine);
-	struct open_call call = {}, *outer;
+	struct open_call *call, *outer;
 	u32 has_ended = 0;
 	u64 key;
 
@@ -360,32 +360,34 @@ static __always_inline void begin_call(struct process *p, struct judgement *j, u
 		end_calls(ct, ENDED_UNSEEN, slot, NO_ROUTINE, entered_ns, 0, exit_trap_ns);
 		has_ended = ct->leaving.ended;
 	}
-	call.slot = slot;
-	call.site = cookie & CALL_SITE_MASK;
-	call.routine = routine;
-	call.epoch = p->epoch;
-	call.image = p->image;
-	call.is_concurrent = j->n_working > 1;
-	bpf_probe_read_user(&call.caller, sizeof(call.caller), (void *)slot);
+	call = &ct->fresh;
+	__builtin_memset(call, 0, sizeof(*call));
+	call->slot = slot;
+	call->site = cookie & CALL_SITE_MASK;
+	call->routine = routine;
+	call->epoch = p->epoch;
+	call->image = p->image;
+	call->is_concurrent = j->n_working > 1;
+	bpf_probe_read_user(&call->caller, sizeof(call->caller), (void *)slot);
 	key = (u64)tid << 32 | (ct->depth - 1);
 	outer = ct->depth ? open_calls.lookup(&key) : 0;
 	if (outer && has_ended)
 		take_back_end(ct, outer);
 	/* sec. 4.4.1: whoever enters sequentially has entered for all threads */
-	call.is_first = !is_in_routine(tid, routine);
-	call.is_outermost = call.is_first && !r->open_sequential;
-	call.begun_ns = bpf_ktime_get_ns();
-	call.begun_cpu_ns = call_cpu_ns(ct, call.begun_ns);
-	call.taken_ns = trap_ns;
+	call->is_first = !is_in_routine(tid, routine);
+	call->is_outermost = call->is_first && !r->open_sequential;
+	call->begun_ns = bpf_ktime_get_ns();
+	call->begun_cpu_ns = call_cpu_ns(ct, call->begun_ns);
+	call->taken_ns = trap_ns;
 	key = (u64)tid << 32 | ct->depth;
-	if (open_calls.update(&key, &call)) {
+	if (open_calls.update(&key, call)) {
 		count(STAT_UNTIMED_CALLS);
 		return;
 	}
 	ct->depth++;
-	enter_routine(r, &call, tid);
+	enter_routine(r, call, tid);
 	if (outer)
-		suspend_outer(outer, &call, trap_ns + (call.begun_ns - entered_ns));
+		suspend_outer(outer, call, trap_ns + (call->begun_ns - entered_ns));
 }
 
 /* An event at which no call ended, within one that goes on: a landing in that itself, where it cleans up. */

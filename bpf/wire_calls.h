@@ -124,22 +124,6 @@ struct arc_time {
 	u64 cpu_ns[2];
 };
 
-/* A thread that was in a timed routine. */
-struct call_thread {
-	u64 cpu_ns;		/* that it used, up to `since_ns`, since it was met */
-	u64 since_ns;
-	u64 ran_ns;		/* the kernel's own account, up to then; 0: not looked at yet */
-	u32 depth;		/* its open calls */
-	u32 tid;
-	u32 is_off;		/* it has no CPU, as far as we were told */
-	u32 reserved;
-	struct {	/* what has happened just now: see end_calls */
-		u64 slot, now, cost_ns, trap_ns;
-		u32 how, routine;
-		u32 ended, unused;	/* calls that it has ended */
-	} leaving;
-};
-
 struct open_call {
 	u64 slot;		/* where its return address lies */
 	u64 caller;		/* that address */
@@ -157,6 +141,23 @@ struct open_call {
 	u8 is_first;		/* the thread was not in the routine before */
 	u8 is_outermost;
 	u8 reserved[5];
+};
+
+/* A thread that was in a timed routine. */
+struct call_thread {
+	u64 cpu_ns;		/* that it used, up to `since_ns`, since it was met */
+	u64 since_ns;
+	u64 ran_ns;		/* the kernel's own account, up to then; 0: not looked at yet */
+	u32 depth;		/* its open calls */
+	u32 tid;
+	u32 is_off;		/* it has no CPU, as far as we were told */
+	u32 reserved;
+	struct {	/* what has happened just now: see end_calls */
+		u64 slot, now, cost_ns, trap_ns;
+		u32 how, routine;
+		u32 ended, unused;	/* calls that it has ended */
+	} leaving;
+	struct open_call fresh;	/* one that begins: the stack has no room for it */
 };
 
 #endif
