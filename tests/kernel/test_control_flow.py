@@ -82,6 +82,54 @@ def test_no_loop_is_closed_by_falling_into_it(name: str) -> None:
     assert back_edges(program) == []
 
 
+MOST_STACK_BYTES = 512
+STACK_STEP = 32
+STACK_POINTER = 10
+COPY, ADD = 0xBF, 0x07
+
+
+def stack_bytes(function: list[Instruction]) -> int:
+    """How far a function goes down its stack: by the offsets of what it reads and writes there, and of addresses."""
+    deepest = 0
+    copies: set[int] = set()
+    for code, registers, offset, immediate in function:
+        to, of = registers & 15, registers >> 4
+        if (code & 7 == 1 and of == STACK_POINTER) or (code & 7 in (2, 3) and to == STACK_POINTER):
+            deepest = max(deepest, -offset)
+        if code == ADD and to in copies:
+            deepest = max(deepest, -immediate)
+        if code & 7 != 3:  # a store leaves its registers as they are
+            copies.discard(to)
+        if code == COPY and of == STACK_POINTER:
+            copies.add(to)
+    return deepest
+
+
+def combined_stack_bytes(program: list[Instruction], starts: list[int]) -> int:
+    """Of the first function and the deepest of what it calls: Linux 6.1's check_max_stack_depth()."""
+    ends = [*starts[1:], len(program)]
+    parts = {start: program[start:end] for start, end in zip(starts, ends, strict=True)}
+
+    def deepest(start: int) -> int:
+        part = parts[start]
+        called = [
+            start + at + 1 + one[3] for at, one in enumerate(part) if one[0] == CALL and one[1] >> 4 == 1
+        ]
+        own = max(stack_bytes(part), 1)
+        return own + -own % STACK_STEP + max(map(deepest, called), default=0)
+
+    return deepest(starts[0])
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_stack_has_room_for_all_that_a_program_calls(name: str) -> None:
+    """Newer kernels give each function a stack of its own."""
+    program = decode(base64.b64decode(PROGRAMS[name]["code"]))
+    starts = [at for _, at in PROGRAMS[name]["functions"]]
+    assert starts[0] == 0 and starts == sorted(starts)
+    assert 0 < combined_stack_bytes(program, starts) <= MOST_STACK_BYTES
+
+
 MOST_VERIFIED = 60_000
 """For each program; some 1.5 million take a second. Before functions were shared (parprof/kernel/linking.py) four
 programs took 126,000 to 164,000 each, and before loops had what they repeat in a function of its own, two 70,000."""
