@@ -8,9 +8,9 @@
  * as measured in place. When the bucket is empty, the kind of event that took most since it was full last is cut off:
  * probes and locks do nothing from the next hit on, and n_w comes from leaves or from memory; context switches are
  * not followed, and n_w is what runs on the CPUs at a sample; samples are thinned out, and each stands for more.
- * Probes may take a quarter of a bucket at once, and no more than a sixteenth in a program's first moments: where they come in storms,
- * what they take is of no use, and the program may be a short one. Walks of creators' stacks need half a bucket, and so
- * end by themselves. Python is told, and takes away what is left.
+ * Probes may take a quarter of a bucket at once, and no more than a sixteenth in a program's first moments: where they
+ * come in storms, what they take is of no use, and the program may be a short one. Walks of creators' stacks need half a
+ * bucket, and so end by themselves. Python is told, and takes away what is left.
  *
  * Where switches are not followed, where threads sleep is seen in glimpses: each time that the process has used enough CPU
  * time for its share to pay a quarter of a bucket, and there is that to spare, Python is asked to follow switches again

@@ -8,6 +8,7 @@ give is wrong by a factor of a hundred where a function is short.
 from __future__ import annotations
 
 from parprof.values import dataclass
+from parprof.wording import many
 
 LOOK_SECONDS = 0.25
 _LARGEST_SHARE = 0.95
@@ -92,11 +93,8 @@ class Estimate:
         >>> Estimate(2100, 900, 0.002).text(3)
         'estimate: 3 routines, 2,100 calls/s x 0.9 us = 0.2 % of a core'
         """
-        what = "1 routine" if routines == 1 else f"{routines:,} routines"
-        return (
-            f"estimate: {what}, {self._least}{self.calls_per_s:,.0f} calls/s x {self.call_ns / 1000:.1f} us = "
-            f"{_percent(100 * self.cores)} of a core"
-        )
+        rate = f"{self._least}{self.calls_per_s:,.0f} calls/s x {self.call_ns / 1000:.1f} us"
+        return f"estimate: {many(routines, 'routine')}, {rate} = {_percent(100 * self.cores)} of a core"
 
 
 def estimate(look: Look) -> Estimate:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from parprof.attribution.effort import lost_ns
 from parprof.attribution.gain import gain_bound
 from parprof.attribution.interval import share_interval
@@ -74,27 +76,15 @@ def weighed_cause(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> tup
     elif diagnosis.is_creators:
         site.move(task_waits(site.region and site.region.parent) or thread_waits(site) or site.place)
     function = site.function
-    metrics = site.tally.metrics
-    path = tuple(place.procedure.name for place in function.chain() if not place.procedure.is_loop)
-    lost = site.lost_ns
-    return (
-        Cause(
-            diagnosis.kind,
-            path,
-            function.procedure.name,
-            function.procedure.file,
-            function.procedure.module,
-            _line(site),
-            metrics,
-            lost,
-            100 * lost / effort_ns(setting.total),
-            interval_percent(metrics, setting.total, setting.cores),
-            gain_bound(lost, setting.total),
-            diagnosis.what,
-            diagnosis.remedy,
-        ),
-        _WEIGHTS[site.place.owner] * (1.0 if diagnosis.is_likely else UNLIKELY),
+    cause = replace(
+        without_place(diagnosis.kind, site.tally.metrics, setting, diagnosis.what, diagnosis.remedy),
+        path=tuple(place.procedure.name for place in function.chain() if not place.procedure.is_loop),
+        function=function.procedure.name,
+        file=function.procedure.file,
+        module=function.procedure.module,
+        line=_line(site),
     )
+    return cause, _WEIGHTS[site.place.owner] * (1.0 if diagnosis.is_likely else UNLIKELY)
 
 
 def _line(site: LossSite) -> int:

@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from parprof.jit.objects import MadeFunction, ObjectFacts
 from parprof.jit.registry import MAX_BYTES, Read, RegisteredObject, registered_objects
+from parprof.process.memory import read_exactly
 from parprof.resources import Closing
 from parprof.untrusted import visible
 from parprof.unwind.emit import MAX_ROWS
@@ -118,13 +120,7 @@ class JitReader(Closing):
             client.prepare()  # a start takes longer than all else: before there is any code
         fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
-
-            def read(address: int, size: int) -> bytes:
-                data = os.pread(fd, size, address) if 0 <= address < 1 << 63 else b""
-                if len(data) < size:
-                    raise OSError(14, f"{address:#x} is not mapped")
-                return data
-
+            read = partial(read_exactly, fd)
             listed = dict.fromkeys(one for head in heads for one in registered_objects(read, head))
             if client is not self._client or self._closed:
                 return known  # nobody waits any more

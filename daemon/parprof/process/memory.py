@@ -21,6 +21,18 @@ def environment_of(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def read_exactly(memory: int, address: int, size: int) -> bytes:
+    """``size`` bytes at an address. ``memory``: the file with a process's, ``/proc/PID/mem``.
+
+    Raises:
+        OSError: not all of them are mapped, or the process is gone.
+    """
+    data = os.pread(memory, size, address) if 0 <= address < 1 << 63 else b""
+    if len(data) != size:
+        raise OSError(14, f"{size} bytes at {address:#x} are not all mapped")
+    return data
+
+
 class ProcessMemory:
     """Reads the memory of a process through ``/proc/PID/mem``. ``dso`` is the file that symbols belong to."""
 
@@ -38,14 +50,9 @@ class ProcessMemory:
         """
         fd = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            data = os.pread(fd, size, address)
-        except OverflowError as error:
-            raise OSError(14, f"{address:#x} is no address") from error
+            return read_exactly(fd, address, size)
         finally:
             os.close(fd)
-        if len(data) != size:
-            raise OSError(14, f"{size} bytes at {address:#x} are not all mapped")
-        return data
 
     def symbol(self, name: str) -> int:
         """Address of a symbol of the file, in the process; 0 if it has none."""

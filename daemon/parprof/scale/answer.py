@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from parprof.scale.model import Prediction, Scale, ScaleSite, function_of
 from parprof.scale.record import Flag, SiteKind
+from parprof.wording import many
 
 _MOSTLY_UNSEEN = 0.5
 _FEW = 0.01
@@ -160,7 +161,7 @@ def _why_tasks(site: ScaleSite, main: Prediction) -> str:
     if site.span_count > 1:
         return f"has {site.span_count} of its {site.count} tasks one after the other on the longest path"
     if _has_few_tasks(site, main):
-        return f"makes {site.count} {'task' if site.count == 1 else 'tasks'} for {main.threads} cores"
+        return f"makes {many(site.count, 'task')} for {main.threads} cores"
     times = site.span_s * site.count / site.work_s if site.work_s else 1.0
     return f"has one task on the longest path, {times:.1f} times as long as the mean of its {site.count},"
 

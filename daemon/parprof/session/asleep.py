@@ -36,6 +36,7 @@ from parprof.model import (
 )
 from parprof.process.futex_waits import futex_wait
 from parprof.process.loadmap import LoadMap
+from parprof.process.memory import read_exactly
 from parprof.process.mutexes import follow, holder_of
 from parprof.process.polled import awaited
 from parprof.session.target import Target
@@ -331,10 +332,7 @@ def _walked(
         return table.rule(found[1]) if table is not None and table.count else None
 
     def read_word(address: int) -> int:
-        data = os.pread(memory, 8, address) if 0 <= address < 1 << 63 else b""
-        if len(data) < 8:
-            raise OSError(14, f"{address:#x} is not mapped")
-        return int.from_bytes(data, "little")
+        return int.from_bytes(read_exactly(memory, address, 8), "little")
 
     def step(pc: int, sp: int, rbp: int | None) -> CallerStep | None:
         nonlocal is_own

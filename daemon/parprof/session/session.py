@@ -290,8 +290,8 @@ class Session:
 
     def _wait(self, seconds: float) -> list[int]:
         """Until something happens, but for so long at most: the descriptors that are readable."""
-        is_made = any(target.made.is_waiting for target in self._lives.living())
-        if self.watched.placer.is_waiting or BOOK.is_busy or is_made:
+        made = (target.made.is_waiting for target in self._lives.living())
+        if self.watched.placer.is_waiting or BOOK.is_busy or any(made):
             seconds = min(seconds, self.pace.tables)
         seconds = max(min(seconds, min(self._maps_due_s, self._over_s) - time.monotonic()), 0.0)
         with suppress(InterruptedError):

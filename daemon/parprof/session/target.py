@@ -447,8 +447,10 @@ class Target:
         """Probe whatever the present load map calls for and is not probed yet."""
         if self.load_map is None or (self.is_young and not has_runtime(self.load_map)):
             return
+        known = self.plan.code_lists
         self.probing.place(self.load_map)
-        self.made.follow(self.load_map, self.plan.code_lists)
+        if self.plan.code_lists != known:  # else that was done as the load map was read
+            self.made.follow(self.load_map, self.plan.code_lists)
         if self._on_planned is not None:
             self._on_planned(self)
 

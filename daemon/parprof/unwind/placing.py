@@ -160,27 +160,25 @@ class Placer:
             if mapping.start >= _USER_END:
                 break
             entry = known.get(mapping.start)
-            if (key := made.get(mapping.start)) in self._placed and key is not None:
-                entry = self._made_entry(mapping, key)
+            key = made.get(mapping.start, mapping.dso.key)
+            if key in self._placed and key[0] == _MADE:
+                entry = self._entry(mapping, key, self._placed[key])
             elif entry is None or entry.mapping is not mapping or (entry.key and entry.key[0] == _MADE):
-                entry = self._entry(mapping, None if mapping.dso.key in coming else self._place(mapping.dso))
+                placed = None if mapping.dso.key in coming else self._place(mapping.dso)
+                entry = self._entry(mapping, mapping.dso.key, placed)
             if mapping.dso.key not in coming:
                 entries[mapping.start] = entry
             told.append(entry.words)
         return entries, b"".join(told)
 
     @staticmethod
-    def _entry(mapping: loadmap.Mapping, placed: Placed | None) -> _Entry:
+    def _entry(mapping: loadmap.Mapping, key: FileKey, placed: Placed | None) -> _Entry:
         if placed is None or not placed.words:
             told = _MAPPING.pack(mapping.start, mapping.end, 0, 0, 0)
-            return _Entry(mapping, told, None if placed is None else mapping.dso.key)
-        bias = (mapping.start - mapping.dso.vaddr(mapping.file_offset)) & (1 << 64) - 1
+            return _Entry(mapping, told, None if placed is None else key)
+        begins_at = 0 if key[0] == _MADE else mapping.dso.vaddr(mapping.file_offset)
+        bias = (mapping.start - begins_at) & (1 << 64) - 1
         told = _MAPPING.pack(mapping.start, mapping.end, bias, placed.index, placed.first_page)
-        return _Entry(mapping, told, mapping.dso.key)
-
-    def _made_entry(self, mapping: loadmap.Mapping, key: FileKey) -> _Entry:
-        placed = self._placed[key]
-        told = _MAPPING.pack(mapping.start, mapping.end, mapping.start, placed.index, placed.first_page)
         return _Entry(mapping, told, key)
 
     def show_made(self, load_map: LoadMap, tables: Mapping[int, UnwindTable]) -> None:
