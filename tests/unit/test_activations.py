@@ -155,6 +155,12 @@ def test_an_interrupted_frame_is_no_return_address() -> None:
     assert outer.words == (MIDDLE | INTERRUPTED, OUTER)
 
 
+def test_the_outer_part_of_a_language_s_own_stack_is_its_own_too() -> None:
+    """All functions that an interpreter runs look alike: who has met one must not stand for the others."""
+    assert outer_part(stack(LEAF, MIDDLE, OUTER)._replace(is_own=True), 1).is_own
+    assert not outer_part(stack(LEAF, MIDDLE, OUTER), 1).is_own
+
+
 MAIN, SOLVE = Frame("main", "a.c", 3), Frame("solve", "a.c", 9)
 LOOP = Frame("loop at a.c:8", "a.c", 9, is_loop=True, inlined=True)
 INLINED = Frame("dot", "a.c", 20, inlined=True)

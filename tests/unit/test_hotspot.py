@@ -248,7 +248,7 @@ def test_names_get_into_stacks_and_stay(monkeypatch: pytest.MonkeyPatch, name: s
     java.close()
     java.resolve_words([(10, native)])  # it has ended: what is known of it is
     assert java.merge(10, Stack(frames, "complete")) is not None
-    saved = java.saved([7, 8, 99])
+    saved = java.saved({7: Stack(frames, "complete"), 8: Stack(frames[:2], "complete"), 99: Stack()})
     again = replayed(saved).merge(7, Stack(frames, "complete"))
     assert saved.stacks.keys() == {7, 8} and again is not None and again(rows, True) == (path, True)
 
@@ -264,6 +264,22 @@ def test_what_came_before_the_jvm_was_known(monkeypatch: pytest.MonkeyPatch) -> 
     path, _ = merge([(0, True, (Frame("[anon]"),)), (1, True, (Frame("f"),))], True)
     assert [frame.name for frame in path] == ["Interpreter", "f"]
     java.close()
+
+
+def test_what_is_saved_of_stacks_that_nobody_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of stacks that came before the JVM was known and differ in addresses that have no names one is asked about.
+
+    Who reads the file may ask about another one.
+    """
+    words = RECORDED["jvm-17"]["words"]
+    java, _ = instance(monkeypatch, "jvm-17")
+    java.kernel_facts()
+    saved = java.saved({7: Stack(((words["interpreter"], True), (0x401000, True)), "complete")})
+    java.close()
+    merge = replayed(saved).merge(7, Stack())
+    assert merge is not None
+    path, _ = merge([(0, True, (Frame("[anon]"),)), (1, True, (Frame("f"),))], True)
+    assert [frame.name for frame in path] == ["Interpreter", "f"]
 
 
 @pytest.mark.parametrize(

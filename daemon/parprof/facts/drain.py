@@ -66,7 +66,7 @@ class MeasuredImage(Image, Protocol):
     def failures(self) -> Sequence[str]:
         """What could not be probed."""
 
-    def saved_language(self, stacks: Iterable[int]) -> SavedLanguage | None:
+    def saved_language(self, stacks: Mapping[int, Stack]) -> SavedLanguage | None:
         """What its interpreter's front end found of these stacks; None without one."""
 
     def language_counts(self) -> Mapping[str, int]:

@@ -59,7 +59,7 @@ class RecordedImage:
         """What puts the frames of an interpreted language into a stack of that id; None if it has none."""
         return self.language.merge(user, stack) if self.language else None
 
-    def saved_language(self, stacks: Iterable[int]) -> SavedLanguage | None:
+    def saved_language(self, stacks: Mapping[int, Stack]) -> SavedLanguage | None:
         """What its interpreter's front end found of these stacks; None without one."""
         return self.language.saved(stacks) if self.language else None
 

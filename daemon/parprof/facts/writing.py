@@ -262,7 +262,8 @@ class _Encoder:
         return [[*group, _steps(sorted(found))] for group, found in sorted(groups.items())]
 
     def _python(self, image: MeasuredImage) -> dict[str, Any] | None:
-        saved = image.saved_language(self._stacks)
+        stacks = self._measured.drain.stacks
+        saved = image.saved_language({digest: stacks.get(digest) for digest in self._stacks})
         if saved is None:
             return None
         rows = [

@@ -143,4 +143,5 @@ def outer_part(stack: RawStack, level: int) -> RawStack:
     leaf = int.from_bytes(native[:_WORD], "little")
     if not leaf & INTERRUPTED:  # a return address: the call is before it
         native = (leaf - 1).to_bytes(_WORD, "little") + native[_WORD:]
-    return RawStack(native, stack.end, b"", 0, stack.cut - level if stack.cut else 0)
+    cut = stack.cut - level if stack.cut else 0
+    return RawStack(native, stack.end, b"", 0, cut, stack.is_own)

@@ -51,7 +51,7 @@ class Replayed(Protocol):
     def counts(self) -> Mapping[str, int]:
         """As `Instance.counts`."""
 
-    def saved(self, digests: Iterable[int]) -> SavedLanguage | None:
+    def saved(self, stacks: Mapping[int, Stack]) -> SavedLanguage | None:
         """As `Instance.saved`."""
 
 
@@ -154,8 +154,11 @@ class Instance(Closing):
     def merge(self, digest: int, stack: Stack) -> StackMerge | None:
         """How the language's frames get into a stack; None if it has none that were resolved."""
 
-    def saved(self, digests: Iterable[int]) -> SavedLanguage | None:
-        """What was found of these stacks, for a file of facts; None where the language has no way to replay it."""
+    def saved(self, stacks: Mapping[int, Stack]) -> SavedLanguage | None:
+        """What is known of these stacks, by id, for a file of facts; None where the language has no way to replay it.
+
+        It is all that `merge` would say of them, also of those that it was not asked about.
+        """
         return None
 
     @abstractmethod

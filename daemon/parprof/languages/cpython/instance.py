@@ -51,12 +51,12 @@ class CPythonInstance(Instance):
         """How to merge one stack; None when it has no Python frames that were resolved."""
         return python_merge(self.stacks, digest, stack)
 
-    def saved(self, digests: Iterable[int]) -> SavedLanguage:
+    def saved(self, stacks: Mapping[int, Stack]) -> SavedLanguage:
         """What was found of these stacks, for a file of facts."""
-        found = ((digest, self.stacks.stack(digest)) for digest in digests)
+        found = ((digest, self.stacks.stack(digest)) for digest in stacks)
         python = self.stacks.python
-        stacks = {digest: frames for digest, frames in found if frames is not None}
-        return SavedLanguage(python.loops, python.modules, stacks, self.stacks.unresolved)
+        known = {digest: frames for digest, frames in found if frames is not None}
+        return SavedLanguage(python.loops, python.modules, known, self.stacks.unresolved)
 
     def counts(self) -> Mapping[str, int]:
         """By `COUNTERS`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field, replace
 
 from parprof.kernel.stacks import Stack
@@ -50,7 +50,7 @@ class RecordedCPython:
         """By `CPythonInstance.COUNTERS`."""
         return dict(zip(CPythonInstance.COUNTERS, (self.state.unresolved, len(self.mismatched)), strict=True))
 
-    def saved(self, digests: Iterable[int]) -> SavedLanguage:
+    def saved(self, stacks: Mapping[int, Stack]) -> SavedLanguage:
         """The same, of these stacks."""
-        stacks = {digest: self.state.stacks[digest] for digest in digests if digest in self.state.stacks}
-        return replace(self.state, stacks=stacks)
+        known = {digest: self.state.stacks[digest] for digest in stacks if digest in self.state.stacks}
+        return replace(self.state, stacks=known)

@@ -181,11 +181,11 @@ class HotSpotInstance(Instance):
         """Why its functions have no names (any more)."""
         return self._asked.problem
 
-    def saved(self, digests: Iterable[int]) -> SavedLanguage:
-        """What was found of these stacks, for a file of facts."""
-        known = self._likely_stacks | self._stacks
-        stacks = {digest: as_saved(known[digest]) for digest in digests if any(known.get(digest, ()))}
-        return SavedLanguage((), frozenset((SAVED_AS,)), stacks, self.unnamed)
+    def saved(self, stacks: Mapping[int, Stack]) -> SavedLanguage:
+        """What is known of these stacks, for a file of facts."""
+        found = ((digest, self._of(digest, stack)) for digest, stack in stacks.items())
+        known = {digest: as_saved(frames) for digest, frames in found if any(frames)}
+        return SavedLanguage((), frozenset((SAVED_AS,)), known, self.unnamed)
 
     def counts(self) -> Mapping[str, int]:
         """By `COUNTERS`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from parprof.kernel.stacks import Stack
@@ -26,7 +26,7 @@ class RecordedHotSpot:
         """By `HotSpotInstance.COUNTERS`."""
         return dict(zip(HotSpotInstance.COUNTERS, (self.state.unresolved,), strict=True))
 
-    def saved(self, digests: Iterable[int]) -> SavedLanguage:
+    def saved(self, stacks: Mapping[int, Stack]) -> SavedLanguage:
         """The same, of these stacks."""
-        stacks = {digest: self.state.stacks[digest] for digest in digests if digest in self.state.stacks}
-        return replace(self.state, stacks=stacks)
+        known = {digest: self.state.stacks[digest] for digest in stacks if digest in self.state.stacks}
+        return replace(self.state, stacks=known)
