@@ -50,6 +50,15 @@ def samples_below(report: dict[str, Any], *names: str) -> int:
     return sum(path["samples"] for path in report["paths"] if is_on(path["frames"]))
 
 
+def early(report: dict[str, Any]) -> tuple[int, float]:
+    """Samples in Java's threads from before the JVM was known, when nobody could tell what its interpreter ran, and
+    their seconds. Where the main thread made them is told to the end as it was seen then."""
+    entry = "thread_native_entry(Thread*)"
+    paths = [path for path in report["paths"] if entry in (frames := path["frames"])
+             and "Interpreter" in frames[frames.index(entry):]]  # fmt: skip
+    return sum(path["samples"] for path in paths), sum(path["work_s"] for path in paths)
+
+
 def nameless(report: dict[str, Any]) -> float:
     """The share of samples with code of the JVM's of which no name is known."""
     of_none = sum(path["samples"] for path in report["paths"] if "[anon]" in path["frames"])
@@ -64,7 +73,11 @@ def test_a_lock(classes: Path, tmp_path: Path, how: str) -> None:
     all_of_it = samples_below(report, "Phases.roots")
     assert all_of_it > 0.7 * report["totals"]["samples"]
     whole = samples_below(report, "Phases.lambda$lock$1", "Phases.locked", "Phases.roots")
-    assert whole > 0.9 * all_of_it
+    samples, seconds = early(report)
+    assert whole > 0.9 * (all_of_it - samples)
+    assert seconds < 1, (
+        "some tenths of a second, or what it takes to read the JVM where others have the cores"
+    )
     assert nameless(report) < 0.05
     assert any(cause["function"].startswith("Phases.") for cause in report["causes"])
     (roots,) = [row for row in report["functions"] if row["name"] == "Phases.roots"]

@@ -26,8 +26,9 @@ _MOST_WORDS = 1 << 12
 """Asked for at once."""
 _MOST_KNOWN = 1 << 17
 _MOST_STACKS = 1 << 16
-_EAGER_S, _EAGER_PAUSE_S, _PAUSE_S = 1.0, 0.005, 1.0
-"""A JVM says where its code is when it has begun to run, which takes it some tenths of a second."""
+_LEAST_PAUSE_S, _PAUSE_PER_AGE, _MOST_PAUSE_S = 0.005, 0.05, 1.0
+"""Between looks: a JVM says where its code is when it has begun to run. That takes it some tenths of a second, and
+seconds where it hardly gets a core: a look is late by no more than this share of what it took."""
 _INTERPRETED = (Frame(INTERPRETER, module=ANONYMOUS),)
 _MADE = (Frame("[code of the JVM]", module=ANONYMOUS),)
 """What ran before the JVM was known: a few tenths of a second, in which it begins."""
@@ -71,8 +72,8 @@ class HotSpotInstance(Instance):
         now = time.monotonic()
         if now >= self.due_s:
             self._facts = self._asked.facts()
-            young = now - self._begun_s < _EAGER_S
-            self._next_look_s = time.monotonic() + (_EAGER_PAUSE_S if young else _PAUSE_S)
+            pause_s = _PAUSE_PER_AGE * (now - self._begun_s)
+            self._next_look_s = time.monotonic() + min(max(pause_s, _LEAST_PAUSE_S), _MOST_PAUSE_S)
         return self._facts
 
     @property
