@@ -26,8 +26,9 @@ while True:
     time.sleep(0.001)
 """
 SECONDS = 5
-TRIES = 5
-"""By chance it may be the places of waits alone that are found too dear; then there are no looks."""
+TRIES, LOOKS = 5, 20
+"""By chance it may be the places of waits alone that are found too dear, for all of the time or for some seconds; then
+there are no looks, or they begin late. There are some 40 where they begin soon."""
 
 
 @pytest.mark.alone
@@ -35,9 +36,11 @@ def test_a_server_with_hardly_anything_to_do_waits_for_requests(tmp_path: Path) 
     for _ in range(TRIES):
         profile = attached(tmp_path)
         text = " ".join(shown(profile).split())
-        if looked_up := re.search(r"where threads wait was then looked up \d\d+ times", text):
+        looked_up = re.search(r"where threads wait was then looked up (\d+) times", text)
+        if looked_up and int(looked_up[1]) >= LOOKS:
             break
-    assert looked_up, text
+    else:
+        pytest.fail(f"too few looks, each time: {text}")
     assert "context switches are no longer followed" in text, text
     report = report_of(profile)
     stall_s, outside_s = (report["totals"][metric] for metric in ("stall_s", "outside_s"))
