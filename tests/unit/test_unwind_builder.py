@@ -288,6 +288,39 @@ def test_files_for_which_there_is_no_room_yet_are_expected(
         assert builder.built == 200
 
 
+def test_files_that_somebody_waits_for_come_first(tmp_path: Path, dsos: Callable[[Path], Dso]) -> None:
+    """A daemon that has just begun has hundreds to read for all that runs; who attaches looks at one process."""
+    files = [dsos(elf_file(tmp_path / f"{number}")) for number in range(200)]
+    with TableBuilder() as builder:
+        pid = started(builder, files[0])
+        os.kill(pid, signal.SIGSTOP)
+        builder.prefetch(files[1:])
+        wanted = [files[40], files[150], files[199]]  # one in the queue, and two for which there was no room
+        builder.hurry(wanted)
+        os.kill(pid, signal.SIGCONT)
+        deadline = time.monotonic() + 30
+        while not all(map(builder.ready, wanted)):
+            assert time.monotonic() < deadline
+        assert builder.built <= 8, "before the others"
+        waiting = files[1:]
+        while waiting := [dso for dso in waiting if builder.expected(dso)]:
+            assert time.monotonic() < deadline
+            builder.go_on(waiting)
+            time.sleep(0.01)
+        assert builder.built == 200, "which are not forgotten"
+
+
+def test_who_waits_for_a_table_does_not_wait_for_all_others(
+    tmp_path: Path, dsos: Callable[[Path], Dso]
+) -> None:
+    files = [dsos(elf_file(tmp_path / f"{number}")) for number in range(60)]
+    with TableBuilder() as builder:
+        started(builder, files[0])
+        builder.prefetch(files[1:])
+        assert same(builder.table(files[59]), expected(files[59].path))
+        assert builder.built < 30
+
+
 def test_tables_of_a_process(tmp_path: Path) -> None:
     with DsoCache() as cache:
         files = LoadMap.read(os.getpid(), None, cache).dsos()

@@ -172,6 +172,8 @@ class Session:
         of interest. ``now_ns``: when that is, CLOCK_MONOTONIC; 0: it is looked up.
         """
         now_ns = now_ns or time.monotonic_ns()
+        if wanted:
+            self.watched.placer.hurry(target.pid)
         images = {target.image: target.scope.number}
         unended = self.kernel.cut_waits(target.pid, images, now_ns, wanted=wanted)
         asleep = self._asleep.setdefault(target.image, Meanwhile(target, self.builder.at_hand))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import time
-from collections.abc import Collection, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
 from typing import Any, NamedTuple
@@ -51,6 +53,44 @@ class _Wanted(NamedTuple):
     keep: bool
 
 
+class _Queue:
+    """Files whose tables are to be got, one at a time, by another thread than the one that asks."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[FileKey, tuple[_Wanted, Future[UnwindTable | None]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def put(self, wanted: _Wanted) -> Future[UnwindTable | None]:
+        """At its end."""
+        future: Future[UnwindTable | None] = Future()
+        with self._lock:
+            self._waiting[wanted.key] = wanted, future
+        return future
+
+    def hurry(self, key: FileKey) -> None:
+        """To its begin, if it is waiting."""
+        with self._lock:
+            if key in self._waiting:
+                self._waiting.move_to_end(key, last=False)
+
+    def take_back(self, but: Collection[FileKey]) -> _Wanted | None:
+        """The last one that is none of those, which waits no more; None: there is none."""
+        with self._lock:
+            last = next((key for key in reversed(self._waiting) if key not in but), None)
+            return None if last is None else self._waiting.pop(last)[0]
+
+    def do_next(self, get: Callable[[_Wanted], UnwindTable | None]) -> None:
+        """Get the first one's table, if one is waiting. In the other thread."""
+        with self._lock:
+            if not self._waiting:
+                return
+            _, (wanted, future) = self._waiting.popitem(last=False)
+        try:
+            future.set_result(get(wanted))
+        except BaseException as error:  # it is told to whoever waits for it
+            future.set_exception(error)
+
+
 class TableBuilder(Closing):
     """Tables of files, each gone when it is no more used. To be used by one thread."""
 
@@ -61,6 +101,7 @@ class TableBuilder(Closing):
         self._client = _Client()
         self._thread = ThreadPoolExecutor(1, "parprof-unwind")
         self._closed = False
+        self._queue = _Queue()
         self._coming: dict[FileKey, Future[UnwindTable | None]] = {}
         self._parked: set[FileKey] = set()
         self._left: set[FileKey] = set()
@@ -87,12 +128,14 @@ class TableBuilder(Closing):
         """
         future = self._coming.pop(dso.key, None)
         self._left.discard(dso.key)
+        self._queue.hurry(dso.key)
         table = None if future is None else future.result()
         if future is None or dso.key in self._parked:
             self._parked.discard(dso.key)
             table = self._from_disk(dso)
             if table is None:
                 self._request(dso, keep=True)
+                self._queue.hurry(dso.key)
                 future = self._coming.pop(dso.key, None)
                 table = None if future is None else future.result()
         return table
@@ -135,6 +178,27 @@ class TableBuilder(Closing):
             self._left.discard(key)
             self._request(dso, keep=False)
 
+    def hurry(self, dsos: Iterable[Dso]) -> None:
+        """Get those of them that wait, first things first, before all others: somebody looks at a process with them."""
+        wanted = {dso.key: dso for dso in dsos}
+        for key, dso in reversed(wanted.items()):
+            if key in self._left:
+                if not self._has_room(wanted.keys()) and not self._make_room(wanted.keys()):
+                    continue
+                self._left.discard(key)
+                self._request(dso, keep=False)
+            self._queue.hurry(key)
+
+    def _make_room(self, wanted: Collection[FileKey]) -> bool:
+        """Whether another one that waits could be put off."""
+        other = self._queue.take_back(wanted)
+        if other is None:
+            return False
+        os.close(other.fd)
+        del self._coming[other.key]
+        self._left.add(other.key)
+        return True
+
     def ready(self, dso: Dso) -> bool:
         """Whether a table that was prefetched is there, so that `table` need not wait."""
         future = self._coming.get(dso.key)
@@ -171,7 +235,8 @@ class TableBuilder(Closing):
         except (TargetError, OSError) as error:
             self._note(dso.path, getattr(error, "strerror", None) or str(error))
             return
-        self._coming[dso.key] = self._thread.submit(self._get, wanted)  # it must not use the Dso
+        self._coming[dso.key] = self._queue.put(wanted)
+        self._thread.submit(self._queue.do_next, self._get)  # it must not use the Dso
 
     # in the other thread
 

@@ -225,6 +225,11 @@ class Placer:
             time.sleep(_TABLES_SECONDS)
             self.pump()
 
+    def hurry(self, pid: int) -> None:
+        """Tables of this process come before those of others, as far as they are still to come."""
+        if (load_map := self._waiting.get(pid)) is not None:
+            self._builder.hurry(self._missing(load_map))
+
     def pump(self) -> None:
         """Show the unwinder the tables that have become ready. Call a few times a second."""
         for load_map in list(self._waiting.values()):
