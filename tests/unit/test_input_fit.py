@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parprof.input.answer import is_sure
-from parprof.input.fit import Size, fit, slope
+from parprof.input.fit import fit, slope
+from parprof.input.laws import Size
 
 SIZES = [10, 16, 25, 40, 63, 100, 160, 250, 400, 630, 1000]
 

@@ -9,7 +9,8 @@ from difflib import get_close_matches
 
 from parprof.causes.ownership import interpreter
 from parprof.errors import UsageError
-from parprof.input.fit import ALIKE, CONSTANT, EXPONENTIAL, NOISY, Fit, Size, fit
+from parprof.input.fit import ALIKE, EXPONENTIAL, NOISY, Fit, fit
+from parprof.input.laws import CONSTANT, Size
 from parprof.input.model import InputProfile, Point, Routine, RoutineName
 from parprof.untrusted import visible
 from parprof.values import dataclass

@@ -1,12 +1,9 @@
-"""Which law a routine's cost follows as its input grows, as far as its points tell.
+"""Which law a routine's cost follows as its input grows, as far as its points tell: which of its sizes have one.
 
-The laws are tried from the simplest on: constant, log n, n, n log n, n^2, n^2 log n, n^3, and last any power of n. A
-law may have the lower ones as terms beside its own (n^2 has n and a constant). None is negative but the constant, a
-little: some cells that each activation reads have nothing to do with its cost. The fit is by least squares of
-*relative* errors, because costs span decades. The simplest law whose error is about that of the best is taken. There is
-no claim from few sizes, from sizes that hardly differ, or from costs that the size does not explain.
+All sizes are tried first, with the laws of `parprof.input.laws`. There is no claim from few sizes, from sizes that
+hardly differ, or from costs that the size does not explain.
 
-Where none of them fits, it may be that each call reads something however little it has to do (a statement, a header),
+Where no law fits, it may be that each call reads something however little it has to do (a statement, a header),
 and then works on the rest: the larger half of the sizes is tried with laws of what is beyond such a fixed part.
 
 A routine may do more than one thing with inputs of about one size: an interpreter joins tables or reads them, a lookup
@@ -16,11 +13,10 @@ finds its key at once or not. Then no law has the mean, and the worst costs may 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
-from typing import NamedTuple
 
+from parprof.input.laws import CONSTANT, Candidate, Size, about, choose, fitted_law, laws_for, r2_of
 from parprof.values import dataclass
 
 MIN_SIZES = 5
@@ -32,7 +28,6 @@ MAX_BINS = 60
 NOISE = 0.35
 """A relative error beyond which a law explains nothing."""
 MIN_R2 = 0.8
-CONSTANT = "constant"
 NOISY = "noise"
 ALIKE = "sizes too alike"
 EXPONENTIAL = "exponential"
@@ -47,28 +42,11 @@ _DEAR = 0.5
 """The part of a routine's cost that calls with the larger sizes have, at least: else they are accidents."""
 _WIDE = 10.0
 """The largest over the smallest of the larger sizes, at least."""
-_TOLERANCE, _SLACK = 1.3, 0.02
-"""How much worse than the best law's a simpler one's error may be."""
 _AS_GOOD = 1.05
 """How much worse the error of a law of what is beyond a fixed part may be, which is less steep."""
 _PLAIN = (CONSTANT, "log n", "n^0.5", "n", "n^1.5", "n^2", "n^2.5", "n^3")
 _TENFOLD_OF_LINEAR, _TENFOLD_OF_SQUARE = 10.5, 101.0
 """Laws by which ten times the input takes longer than so are steeper."""
-_CONSTANT_SPREAD = 0.10
-"""Costs that vary by so little are constant, whatever the rest is."""
-_MIN_SHARE = 0.2
-"""What a law's own term makes up of the cost at the largest size, at least."""
-
-_BEND = 0.5
-"""How much steeper a law may be over the decade beyond the points than it is at their end."""
-_NEGATIVE = 0.6
-"""The part of the cost at the smallest size that a negative constant may take away."""
-_ROUND = (0.5, 1.5, 2.5)
-"""Powers that are preferred to ones between them."""
-_ROUND_POWERS = tuple(f"n^{exponent:g}" for exponent in _ROUND)
-_ALONE, _CLEARLY_BETTER = 0.8, 3.0
-"""What a law's own term makes up of the cost at the largest size where it is no sum of two; by what factor the error of
-such a one is less, if it is to be taken instead of a simpler sum."""
 _MIN_SIZES_BEYOND = 6
 _BEYOND = (("n", 1.0), ("n^1.5", 1.5), ("n^2", 2.0), ("n^3", 3.0))
 """Laws of what is beyond a fixed part, which makes any curve fit better: these few, and only where they fit well."""
@@ -85,60 +63,6 @@ _DEAR_AT_WORST = 0.5
 
 _ABOUT_LINEAR = ("n", "n log n")
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-
-Terms = tuple[Callable[[float], float], ...]
-
-
-def _one(_: float) -> float:
-    return 1.0
-
-
-def _log(n: float) -> float:
-    return math.log2(n + 1)
-
-
-def _linear(n: float) -> float:
-    return n
-
-
-def _n_log(n: float) -> float:
-    return n * math.log2(n + 1)
-
-
-def _square(n: float) -> float:
-    return n * n
-
-
-def _square_log(n: float) -> float:
-    return n * n * math.log2(n + 1)
-
-
-def _cube(n: float) -> float:
-    return n**3
-
-
-LAWS: tuple[tuple[str, Terms], ...] = (
-    (CONSTANT, (_one,)),
-    ("log n", (_one, _log)),
-    ("n", (_one, _linear)),
-    ("n log n", (_one, _linear, _n_log)),
-    ("n^2", (_one, _linear, _square)),
-    ("n^2 log n", (_one, _linear, _square_log)),
-    ("n^3", (_one, _square, _cube)),
-)
-
-
-class Size(NamedTuple):
-    """Activations with one size of input."""
-
-    n: float
-    cost: float
-    """The mean one."""
-    calls: int = 1
-    worst: float = 0.0
-    outer: float | None = None
-    """The mean cost without that of activations within others of the same routine, which have it in theirs; None: it
-    is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +101,6 @@ class Fit:
     def is_found(self) -> bool:
         """Whether there is a law."""
         return bool(self.model)
-
-
-class _Candidate(NamedTuple):
-    model: str
-    error: float
-    own_share: float
-    predict: Callable[[float], float]
 
 
 def fit(sizes: Sequence[Size]) -> Fit:
@@ -251,13 +168,8 @@ def _less_steep(known: Sequence[Size], found: Fit) -> Fit | None:
         return None
     is_as_good = at_the_end.error <= _AS_GOOD * own.error
     # few algorithms are between n^2 and n^3: what fits about as well is more likely
-    is_likelier = found.tenfold > _TENFOLD_OF_SQUARE and at_the_end.error <= _about(own.error)
+    is_likelier = found.tenfold > _TENFOLD_OF_SQUARE and at_the_end.error <= about(own.error)
     return law if is_as_good or is_likelier else None
-
-
-def _about(error: float) -> float:
-    """The error that a simpler law may have."""
-    return max(_TOLERANCE * error, error + _SLACK)
 
 
 def _at_worst(known: Sequence[Size]) -> Fit | None:
@@ -300,9 +212,9 @@ def _beyond_a_fixed_part(known: Sequence[Size]) -> Fit:
         error, factor = _error_beyond(binned, fixed, power)
         tried.append((error, model, power, factor, fixed))
     best = min(tried)[0]
-    error, model, power, factor, fixed = next(one for one in tried if one[0] <= _about(best))
+    error, model, power, factor, fixed = next(one for one in tried if one[0] <= about(best))
     beyond = [Size(size.n - fixed, size.cost, size.calls) for size in binned]
-    r2 = _r2(beyond, _Candidate(model, error, 1.0, lambda n: factor * n**power))
+    r2 = r2_of(beyond, Candidate(model, error, 1.0, lambda n: factor * n**power))
     if error > _MAX_ERROR_BEYOND or r2 < _MIN_R2_BEYOND or beyond[-1].n < MIN_RANGE * beyond[0].n:
         return Fit("")
     if _apart(_logs(beyond)) < _MIN_APART:
@@ -375,9 +287,9 @@ def _fit(known: Sequence[Size]) -> Fit:
     binned = _binned(known)
     if len(binned) < MIN_SIZES:
         return none(ALIKE)
-    fitted = [_fitted(name, terms, binned) for name, terms in _laws(min(size.n for size in binned))]
-    best = _choose(fitted, binned)
-    r2 = _r2(binned, best)
+    fitted = [fitted_law(name, terms, binned) for name, terms in laws_for(min(size.n for size in binned))]
+    best = choose(fitted, binned)
+    r2 = r2_of(binned, best)
     apart = _apart(_logs(binned))
     if apart < _MIN_APART and best.model != CONSTANT:
         return none(f"{_ABOUT} {_count(apart)}", r2)
@@ -457,132 +369,3 @@ def _binned(sizes: Sequence[Size]) -> list[Size]:
         n = sum(size.n * size.calls for size in group) / calls
         out.append(Size(n, sum(size.cost * size.calls for size in group) / calls, calls))
     return out
-
-
-def _laws(smallest: float) -> tuple[tuple[str, Terms], ...]:
-    """Those that are tried, of sizes from this one on."""
-
-    def log_of_items(n: float) -> float:
-        """Items may have many cells, and then the logarithm is of fewer than n."""
-        return math.log2(1 + n / smallest)
-
-    def items_log(n: float) -> float:
-        return n * log_of_items(n)
-
-    def items_square_log(n: float) -> float:
-        return n * n * log_of_items(n)
-
-    return (
-        *LAWS[:2],
-        ("log n", (_one, log_of_items)),
-        *LAWS[2:4],
-        ("n log n", (_one, _linear, items_log)),
-        *LAWS[4:6],
-        ("n^2 log n", (_one, _linear, items_square_log)),
-        *LAWS[6:],
-    )
-
-
-def _choose(fitted: Sequence[_Candidate], sizes: Sequence[Size]) -> _Candidate:
-    """The law that these sizes follow, of those of `_laws`, the simplest first, and of powers."""
-    if fitted[0].error <= _CONSTANT_SPREAD:
-        return fitted[0]
-    largest = max(size.n for size in sizes)
-    candidates = [*fitted, *(_power(exponent, sizes) for exponent in _ROUND)]
-    candidates = [one for one in candidates if not _bends(one, largest)]
-    powers = (_power(step / 20, sizes) for step in range(4, 81))
-    power = min((one for one in powers if not _bends(one, largest)), key=lambda one: one.error)
-    candidates.append(power)
-    best = min(one.error for one in candidates)
-    simplest = next(
-        one
-        for one in candidates
-        if one.error <= _about(best) and (one.own_share >= _MIN_SHARE or one is power)
-    )
-    return _between(simplest, candidates)
-
-
-def _between(law: _Candidate, candidates: Sequence[_Candidate]) -> _Candidate:
-    """The round power that a sum of two terms is taken for: over a decade n and n^2 look like n^1.5."""
-    powers = [one for one in candidates if one.model in _ROUND_POWERS and one.own_share >= _ALONE]
-    power = min(powers, key=lambda one: one.error, default=law)
-    return power if law.own_share < _ALONE and _CLEARLY_BETTER * power.error <= law.error else law
-
-
-def _bends(law: _Candidate, largest: float) -> bool:
-    """Whether it says of larger sizes what the points do not show: a small term that will grow beyond the others."""
-    if not math.isfinite(law.error):
-        return False
-    at_the_end = math.log2(law.predict(largest) / law.predict(largest / 2))
-    return math.log10(law.predict(10 * largest) / law.predict(largest)) - at_the_end > _BEND
-
-
-def _power(exponent: float, sizes: Sequence[Size]) -> _Candidate:
-    def own(n: float) -> float:
-        return float(n**exponent)
-
-    return _fitted(f"n^{exponent:g}", (_one, _linear, own) if exponent > 1.2 else (_one, own), sizes)
-
-
-def _fitted(model: str, terms: Terms, sizes: Sequence[Size]) -> _Candidate:
-    """The law with the factors that fit best: none negative, and that of its last term positive."""
-    best = _Candidate(model, math.inf, 0.0, _one)
-    for n_lower in range(len(terms)):
-        for lower in combinations(terms[:-1], n_lower):
-            used = (*lower, terms[-1])
-            factors = _least_squares(used, sizes)
-            if factors is None or not _is_sensible(used, factors, sizes):
-                continue
-
-            def predict(n: float, used: Terms = used, factors: Sequence[float] = factors) -> float:
-                return sum(factor * term(n) for factor, term in zip(factors, used, strict=True))
-
-            error = math.sqrt(sum(math.log(size.cost / predict(size.n)) ** 2 for size in sizes) / len(sizes))
-            if error < best.error:
-                top = max(size.n for size in sizes)
-                best = _Candidate(model, error, factors[-1] * terms[-1](top) / predict(top), predict)
-    return best
-
-
-def _is_sensible(terms: Terms, factors: Sequence[float], sizes: Sequence[Size]) -> bool:
-    """Whether no term that grows has a negative factor, and a negative constant is a small one."""
-    if min(factors) >= 0:
-        return factors[-1] > 0
-    if terms[0] is not _one or len(terms) == 1 or min(factors[1:]) < 0 or factors[-1] == 0:
-        return False
-    smallest = min(size.n for size in sizes)
-    rest = sum(factor * term(smallest) for factor, term in zip(factors[1:], terms[1:], strict=True))
-    return -factors[0] <= _NEGATIVE * rest
-
-
-def _least_squares(terms: Terms, sizes: Sequence[Size]) -> list[float] | None:
-    """The factors with the least sum of squared relative errors; None if the terms cannot be told apart."""
-    n = len(terms)
-    scale = [max(abs(term(size.n) / size.cost) for size in sizes) for term in terms]
-    if min(scale) <= 0:
-        return None
-    rows = [[term(size.n) / size.cost / by for term, by in zip(terms, scale, strict=True)] for size in sizes]
-    matrix = [
-        [sum(row[i] * row[j] for row in rows) for j in range(n)] + [sum(row[i] for row in rows)]
-        for i in range(n)
-    ]
-    for i in range(n):
-        pivot = max(range(i, n), key=lambda row: abs(matrix[row][i]))
-        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
-        if abs(matrix[i][i]) < 1e-12:
-            return None
-        for j in range(n):
-            if j != i:
-                factor = matrix[j][i] / matrix[i][i]
-                matrix[j] = [a - factor * b for a, b in zip(matrix[j], matrix[i], strict=True)]
-    return [matrix[i][n] / matrix[i][i] / scale[i] for i in range(n)]
-
-
-def _r2(sizes: Sequence[Size], law: _Candidate) -> float:
-    logs = [math.log(size.cost) for size in sizes]
-    mean = sum(logs) / len(logs)
-    total = sum((value - mean) ** 2 for value in logs)
-    if law.model == "constant" or total == 0:
-        return 1.0
-    rest = sum((value - math.log(law.predict(size.n))) ** 2 for value, size in zip(logs, sizes, strict=True))
-    return max(0.0, 1 - rest / total)

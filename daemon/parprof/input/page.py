@@ -23,7 +23,8 @@ from parprof.input.answer import (
     times,
     why_unknown,
 )
-from parprof.input.fit import CONSTANT, EXPONENTIAL, Fit
+from parprof.input.fit import EXPONENTIAL, Fit
+from parprof.input.laws import CONSTANT
 from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point
 from parprof.input.terminal import again, describe
 
