@@ -547,7 +547,7 @@ void span_crew_end(struct frame *frame);
 void span_crew_close(struct thread *self);
 void span_crew_joined(struct thread *self, struct frame *frame);
 void span_crew_leave(struct thread *self);
-void span_crew_report(struct group *group, struct frame *maker, uint64_t total);
+bool span_crew_report(struct group *group, struct frame *maker, uint64_t total);
 bool span_is_length_known(const struct frame *frame);
 void span_forget_crews(void);
 

@@ -35,6 +35,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("turns", 6.5, 6, 6),
         ("leaves", 12.5, 6, 6),
         ("ends", 11.5, 5, 5),
+        # what the others are taken to have shared out is no longer than the longest, whoever was through first
+        ("late", 11.5, 5, 5),
         ("joins", 6.5, 4, 4),
         # whoever comes first does it, and those that come later go on after it, too
         ("once", 22.5, 16, 16),
