@@ -41,6 +41,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # whoever comes first does it, and those that come later go on after it, too
         ("once", 22.5, 16, 16),
         ("idles", 2.5, 2.5, 2.5),
+        # who is woken late goes on with what woke it: 10 n and n beside 10 n
+        ("slow", 23.5, 13, 13),
         # a condition's waiters of before are no part of a later computation
         ("again", 6.9, 6.4, 6.4),
     ],

@@ -133,6 +133,50 @@ static void *turns(void *number)
 	return NULL;
 }
 
+static void tell(void)
+{
+	pthread_mutex_lock(&mutex);
+	turn++;
+	pthread_cond_broadcast(&turned);
+	pthread_mutex_unlock(&mutex);
+}
+
+static void hear(pthread_mutex_t *own, long told)
+{
+	pthread_mutex_lock(own);
+	waiting++;
+	while (turn < told)
+		pthread_cond_wait(&turned, own);
+	pthread_mutex_unlock(own);
+}
+
+/* The first tells the second and the third, works 10 n, and tells again. The second hears both, and works n; the third
+ * was woken by the first time, but runs again (has its mutex) only after the other has heard both, and works 10 n. */
+static void *slow(void *number)
+{
+	static pthread_mutex_t slept = PTHREAD_MUTEX_INITIALIZER;
+
+	if ((long)number == 0) {
+		until(&waiting, 2);
+		pthread_mutex_lock(&slept);
+		tell();
+		until(&waiting, 3);
+		parprof_span_work(10 * (unsigned long)n);
+		tell();
+		until(&worked, 1);
+		pthread_mutex_unlock(&slept);
+	} else if ((long)number == 1) {
+		hear(&mutex, 1);
+		hear(&mutex, 2);
+		worked++;
+		parprof_span_work((unsigned long)n);
+	} else if ((long)number == 2) {
+		hear(&slept, 1);
+		parprof_span_work(10 * (unsigned long)n);
+	}
+	return NULL;
+}
+
 static void *leaves(void *number)
 {
 	parprof_span_work(((unsigned long)number + 1) * (unsigned long)n);
@@ -240,6 +284,7 @@ int main(int count, char **arguments)
 		{"ends", ends},		{"joins", joins},   {"idles", idles}, {"again", turns},
 		{"nested", nested},	{"reads", reads},   {"spins", spins},	{"timed", timed},
 		{"tries", tries},	{"chains", chains}, {"once", once},	{"late", late},
+		{"slow", slow},
 	};
 	void *(*body)(void *) = NULL;
 	pthread_t threads[THREADS];
