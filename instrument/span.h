@@ -501,13 +501,14 @@ void span_forget_dependences(struct thread *self, struct frame *frame);
 struct tokens {
 	uint32_t count;
 	uint32_t orderless; /* of those */
+	uint64_t last_order; /* of all that were left, which are numbered from 1 */
 	struct token *all;
 };
 
 bool span_tokens_init(struct tokens *tokens);
 void span_tokens_clear(struct tokens *tokens, uint32_t orderless);
 void span_tokens_leave(struct tokens *tokens, struct frame *frame, uint32_t count);
-bool span_tokens_take(struct tokens *tokens, struct frame *frame);
+bool span_tokens_take(struct tokens *tokens, struct frame *frame, uint64_t order);
 static inline void span_tokens_leave_orderless(struct tokens *tokens)
 {
 	tokens->count++;
@@ -547,7 +548,7 @@ void span_crew_end(struct frame *frame);
 void span_crew_close(struct thread *self);
 void span_crew_joined(struct thread *self, struct frame *frame);
 void span_crew_leave(struct thread *self);
-void span_crew_report(struct group *group, struct frame *maker, uint64_t total);
+bool span_crew_report(struct group *group, struct frame *maker, uint64_t total);
 bool span_is_length_known(const struct frame *frame);
 void span_forget_crews(void);
 

@@ -64,6 +64,7 @@ static __thread struct condition *own_conditions[OWN_CONDITIONS]; /* at which th
 static __thread uint32_t own_condition_next;
 static __thread struct condition *told_at; /* where it was woken last */
 static __thread uint64_t told_total;
+static __thread uint64_t slept_order; /* of the last signal before this thread began to wait */
 
 static struct condition *condition_of(pthread_cond_t *key, bool is_made)
 {
@@ -229,6 +230,7 @@ static void begin_sleep(struct condition *condition, struct thread *self)
 		atomic_store(&condition->asleep.best, 0);
 	if (told_at == condition && self->total - told_total < SPAN_LOOK_CYCLES)
 		condition->in_vain++;
+	slept_order = condition->signals.last_order;
 	span_report(&condition->asleep, self->frame);
 }
 
@@ -293,7 +295,7 @@ static void end_cond_wait(struct thread *self, pthread_cond_t *key, pthread_mute
 		has_taken = has_items(condition);
 		if (has_taken)
 			span_begin_item(self);
-		if (is_signalled && span_tokens_take(&condition->signals, self->frame) && has_taken)
+		if (is_signalled && span_tokens_take(&condition->signals, self->frame, slept_order) && has_taken)
 			span_begin_items_here(self);
 		condition->waiting -= condition->waiting > 0;
 		told_at = condition;

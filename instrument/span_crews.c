@@ -417,18 +417,22 @@ void span_crew_leave(struct thread *self)
 	spin_unlock(&crews_lock);
 }
 
-/* The process ends while who made a crew joins it, and has strands of this total. */
-void span_crew_report(struct group *group, struct frame *maker, uint64_t total)
+/* The process ends while who made a crew joins it, and has strands of this total: what the crew is taken to have shared
+ * out is not known to be so, and there is the other path. False: nobody is joining one. */
+bool span_crew_report(struct group *group, struct frame *maker, uint64_t total)
 {
 	struct other_path *other = maker->made ? &maker->made->other : NULL;
 	uint64_t c = other ? other->c + total - other->total : 0;
 
-	if (!other || !other->c || c <= group->best)
-		return;
+	if (!other || !other->c)
+		return false;
+	if (c <= group->best)
+		return true;
 	prof_add(&other->prof, maker->site, total - other->total, 0);
 	atomic_store(&group->best, c);
 	prof_copy(&group->best_prof, &other->prof);
 	span_segment_keep(&group->best_calls, other->calls);
+	return true;
 }
 
 /* In the child of a fork. */

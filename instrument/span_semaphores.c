@@ -186,7 +186,7 @@ static void after_wait(struct thread *self, sem_t *key, uintptr_t caller)
 		if (semaphore->is_shared && !semaphore->is_lock && !semaphore->is_signal)
 			span_begin_item(self);
 		/* there is none where a thread posted that is not followed, or another process */
-		if (!span_tokens_take(&semaphore->tokens, self->frame))
+		if (!span_tokens_take(&semaphore->tokens, self->frame, 0))
 			semaphore->capacity++;
 		own = make_own(semaphore);
 		own->since = self->total;

@@ -269,13 +269,12 @@ static void take_rest(struct account *account, struct frame *frame)
 		rest = since_account(account);
 		c = account->c + rest;
 		prof_add(&phase->work, site, rest, 0);
-		if (c > phase->group.best) {
+		if (!span_crew_report(&phase->group, frame, account->total + rest) && c > phase->group.best) {
 			atomic_store(&phase->group.best, c);
 			prof_copy(&phase->group.best_prof, &account->prof);
 			prof_add(&phase->group.best_prof, site, rest, 0);
 			span_segment_keep(&phase->group.best_calls, account->calls);
 		}
-		span_crew_report(&phase->group, frame, account->self->total);
 	} else { /* not all are reported when they are through */
 		span_report_last(&phase->group, frame);
 	}
@@ -407,6 +406,14 @@ static void thread_ends(void *argument)
 	span_calls_end_thread(self);
 }
 
+/* The thread itself says who it is: once who made it knows, it may be joined by others already. */
+static void name_child(struct child *child)
+{
+	spin_lock(&children_lock);
+	child->thread = pthread_self();
+	spin_unlock(&children_lock);
+}
+
 static void *thread_body(void *argument)
 {
 	struct start start = *(struct start *)argument;
@@ -415,6 +422,7 @@ static void *thread_body(void *argument)
 	void *result;
 
 	free(argument);
+	name_child(start.child);
 	self->frame = self->implicit = frame;
 	self->context = frame->context;
 	span_count(self, frame->site);
@@ -443,15 +451,20 @@ static struct frame *new_thread_frame(struct thread *self, uintptr_t address)
 	return frame;
 }
 
-/* Before it is made: it may do much before who made it goes on. */
-static void keep_child(struct child *child)
+/* Before it is made: it may do much before who made it goes on, and even be joined. With it, how many there are. */
+static uint32_t keep_child(struct child *child)
 {
+	uint32_t alive;
+
 	spin_lock(&children_lock);
 	child->next = children;
 	children = child;
+	alive = ++live;
 	spin_unlock(&children_lock);
+	return alive;
 }
 
+/* It could not be made. */
 static void forget_child(struct child *child)
 {
 	struct child **at = &children;
@@ -460,8 +473,17 @@ static void forget_child(struct child *child)
 	while (*at != child)
 		at = &(*at)->next;
 	*at = child->next;
+	live--;
 	spin_unlock(&children_lock);
 	free(child);
+}
+
+static void note_alive(uint32_t alive)
+{
+	spin_lock(&children_lock);
+	if (threads_team.at_once < alive + 1)
+		threads_team.at_once = alive + 1;
+	spin_unlock(&children_lock);
 }
 
 typedef int create_call(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
@@ -474,6 +496,7 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 	struct start *start;
 	struct child *child;
 	uintptr_t caller;
+	uint32_t alive;
 	int failure;
 
 	span_load();
@@ -491,7 +514,7 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 	*child = (struct child){.frame = new_thread_frame(self, caller)};
 	*start = (struct start){body, argument, child};
 	span_crew_add(self->frame, child->frame, body);
-	keep_child(child);
+	alive = keep_child(child);
 	failure = call(thread, attributes, thread_body, start);
 	if (failure) {
 		span_crew_remove(child->frame);
@@ -500,12 +523,7 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 		if (!live)
 			end_phase(self, caller);
 	} else {
-		spin_lock(&children_lock);
-		child->thread = *thread;
-		live++;
-		if (threads_team.at_once < live + 1)
-			threads_team.at_once = live + 1;
-		spin_unlock(&children_lock);
+		note_alive(alive);
 	}
 	span_begin_strand(self);
 	return failure;

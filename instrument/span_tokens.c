@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Paths that were left where nobody goes on with them yet, each for one who will: by a post of a semaphore, a signal of
- * a condition. Who comes takes the shortest.
+ * a condition. Who comes takes the shortest; who slept takes none that was left for others before that.
  *
  * A signal's handler may leave one, in which nothing is allocated by malloc: so they have room of their own.
  */
@@ -16,6 +16,7 @@
 /* As many as were left at the end of one path. */
 struct token {
 	uint32_t count; /* 0: unused */
+	uint64_t order; /* of the last of them, among all that were left */
 	uint64_t c;
 	struct segment *calls;
 	struct prof prof;
@@ -80,20 +81,36 @@ void span_tokens_leave(struct tokens *tokens, struct frame *frame, uint32_t coun
 			before = token;
 	}
 	tokens->count += count;
+	tokens->last_order++;
 	if (before && (before->c == frame->c || !unused)) {
 		before->count += count;
+		before->order = tokens->last_order;
 	} else if (unused) {
 		keep(unused, frame);
 		unused->count = count;
+		unused->order = tokens->last_order;
 	} else {
 		tokens->orderless += count;
 	}
 }
 
-/* False where there is none. */
-bool span_tokens_take(struct tokens *tokens, struct frame *frame)
+static struct token *shortest_since(struct tokens *tokens, uint64_t order)
 {
 	struct token *shortest = NULL;
+
+	for (int i = 0; i < MAX_TOKENS; i++) {
+		struct token *token = &tokens->all[i];
+
+		if (token->count && token->order > order && (!shortest || token->c < shortest->c))
+			shortest = token;
+	}
+	return shortest;
+}
+
+/* One that was left after that of this order. False where there is none at all. */
+bool span_tokens_take(struct tokens *tokens, struct frame *frame, uint64_t order)
+{
+	struct token *shortest;
 
 	if (!tokens->count)
 		return false;
@@ -102,12 +119,9 @@ bool span_tokens_take(struct tokens *tokens, struct frame *frame)
 		tokens->orderless--;
 		return true;
 	}
-	for (int i = 0; i < MAX_TOKENS; i++) {
-		struct token *token = &tokens->all[i];
-
-		if (token->count && (!shortest || token->c < shortest->c))
-			shortest = token;
-	}
+	shortest = shortest_since(tokens, order);
+	if (!shortest) /* who woke this one signalled while nobody seemed to wait */
+		shortest = shortest_since(tokens, 0);
 	span_take_path(frame, shortest->c, &shortest->prof, shortest->calls);
 	if (!--shortest->count)
 		span_segment_keep(&shortest->calls, NULL);

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from parprof.resources import Closing
@@ -336,8 +336,28 @@ class _Connection(http.client.HTTPConnection):
         if self._context is None:
             return
         if self._has_tunnel:
-            self._tunnel()  # type: ignore[attr-defined]
+            self._pass_proxy()
         self.sock = self._context.wrap_socket(plain, server_hostname=self._origin.host)
+
+    def _pass_proxy(self) -> None:
+        """Let the proxy connect us.
+
+        Its answer is closed whatever it says: Python 3.11.2 leaves one open that refuses, and the connection with it,
+        for as long as somebody holds the exception.
+        """
+        answers: list[http.client.HTTPResponse] = []
+
+        def listen(sock: socket.socket, *arguments: Any, **named: Any) -> http.client.HTTPResponse:
+            answers.append(http.client.HTTPResponse(sock, *arguments, **named))
+            return answers[-1]
+
+        self.response_class = listen  # type: ignore[assignment]
+        try:
+            self._tunnel()  # type: ignore[attr-defined]
+        finally:
+            self.response_class = http.client.HTTPResponse
+            for answer in answers:
+                answer.close()
 
     def _hold(self, plain: socket.socket) -> None:
         with self._guard:

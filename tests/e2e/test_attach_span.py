@@ -66,7 +66,7 @@ def measured(pid: int, output: Path, *options: str) -> Scale:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_each_phase_takes_as_long_as_its_longest_share(program: Path, tmp_path: Path) -> None:
     """Two threads: work 1/2 + (1 + 2) + (1 + 1), span 1/2 + 2 + 1."""
-    with running(program, "coarse", COARSE_UNITS // 4) as child:  # many phases: the last is cut off
+    with running(program, "timed", 500) as child:  # many phases: the last is cut off
         main = measured(child.pid, tmp_path / "out.pb.gz", "-d", "1", "--budget", "100").main
     assert (main.threads, main.widest_team) == (2, 2)
     assert main.speedup == pytest.approx(5.5 / 3.5, rel=0.08)

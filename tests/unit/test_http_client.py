@@ -374,6 +374,20 @@ def test_a_proxy_that_refuses() -> None:
             fetch("https://far.example/", proxy_of=lambda origin: Proxy("127.0.0.1", proxy.port))
 
 
+def test_a_proxy_that_refuses_is_left() -> None:
+    """The connection is closed at once, not when nobody holds the exception any more, which Python 3.11.2 waits for."""
+    left = threading.Event()
+
+    def refuse(connection: socket.socket, head: str) -> None:
+        connection.sendall(full(b"", "407 Proxy Authentication Required"))
+        if not connection.recv(1):
+            left.set()
+
+    with Server(refuse) as proxy, pytest.raises(NoAnswer, match="407") as caught:
+        fetch("https://far.example/", proxy_of=lambda origin: Proxy("127.0.0.1", proxy.port))
+    assert left.wait(60), f"not while somebody holds {caught.value!r}"
+
+
 def test_no_way_back_from_tls(certificate: Path) -> None:
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")

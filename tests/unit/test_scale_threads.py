@@ -35,10 +35,14 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("turns", 6.5, 6, 6),
         ("leaves", 12.5, 6, 6),
         ("ends", 11.5, 5, 5),
+        # what the others are taken to have shared out is no longer than the longest, whoever was through first
+        ("late", 11.5, 5, 5),
         ("joins", 6.5, 4, 4),
         # whoever comes first does it, and those that come later go on after it, too
         ("once", 22.5, 16, 16),
         ("idles", 2.5, 2.5, 2.5),
+        # who is woken late goes on with what woke it: 10 n and n beside 10 n
+        ("slow", 23.5, 13, 13),
         # a condition's waiters of before are no part of a later computation
         ("again", 6.9, 6.4, 6.4),
     ],

@@ -18,7 +18,8 @@
 //     in collects_by_poll(), at two pipes; the same in collects_by_epoll(), beside a pair of sockets.
 // locks:        waits for half a second in epoll_wait(), in ProcSleep(), which is where PostgreSQL waits for a row that
 //     another process has.
-// Says "ready" when it waits for a peer, and at the end for how long as `function seconds`. The other side of it is
+// Says "ready" when it waits for a peer, and at the end for how long as `function seconds`, without what it then waited
+// for a core. The other side of it is
 // tests/e2e/test_polls.py.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -43,12 +44,30 @@
 static volatile unsigned long sink;
 static int own[2];
 
-static double now(void)
+static double by_clock(void)
 {
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+/* For how long this thread was ready to run and had no core so far: who is woken on a busy machine no longer waits. */
+static double without_core(void)
+{
+	FILE *file = fopen("/proc/thread-self/schedstat", "r");
+	unsigned long long delayed;
+
+	if (!file || fscanf(file, "%*u %llu", &delayed) != 1)
+		exit(1);
+	fclose(file);
+	return delayed * 1e-9;
+}
+
+/* Differences of it are what this thread waited, or had a core. */
+static double now(void)
+{
+	return by_clock() - without_core();
 }
 
 static void told(const char *name, double since)
@@ -65,9 +84,9 @@ static void ready(void)
 
 static void compute(double seconds)
 {
-	double end = now() + seconds;
+	double end = by_clock() + seconds;
 
-	while (now() < end)
+	while (by_clock() < end)
 		for (int i = 0; i < 20000; i++)
 			sink += i;
 }

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "work_us.h"
+
 extern void parprof_span_work(unsigned long units) __attribute__((weak));
 
 static int is_test_clock;
@@ -129,7 +131,7 @@ static void critical(long n)
 }
 
 /* Cells of an n x n grid, each after the one above it and the one to its left. */
-static void wavefront_of(long n, long units)
+static void wavefront_of(long n, void (*do_work)(long), long amount)
 {
 	char *cells = calloc((size_t)(n + 1) * (size_t)(n + 1), 1);
 
@@ -140,8 +142,8 @@ static void wavefront_of(long n, long units)
 			char *above = &cells[(i - 1) * (n + 1) + j], *left = &cells[i * (n + 1) + j - 1];
 			char *cell = &cells[i * (n + 1) + j];
 
-#pragma omp task depend(in : *above, *left) depend(out : *cell) firstprivate(cell, units)
-			work(units + (cell == NULL));
+#pragma omp task depend(in : *above, *left) depend(out : *cell) firstprivate(cell, amount)
+			do_work(amount + (cell == NULL));
 		}
 	}
 	free(cells);
@@ -149,23 +151,24 @@ static void wavefront_of(long n, long units)
 
 static void wavefront(long n)
 {
-	wavefront_of(n, 100000);
+	wavefront_of(n, work, 100000);
 }
 
-/* For the clock: the longest of very many paths is one that was interrupted often. To cells so long that is little. */
+/* For the clock: the longest of very many paths is the one whose cells took longest, and a core is slower while others
+ * use what it shares with them. So all take as long by their thread's clock; an interrupt is little of cells so long. */
 static void long_wavefront(long n)
 {
-	wavefront_of(n, 1600000);
+	wavefront_of(n, work_us, 3200);
 }
 
-/* The same grid as a loop: rows are dealt out in turn, and wait for the one above. */
+/* The same grid as a loop: rows are dealt out in turn, and wait for the one above. Cells are as those. */
 static void doacross(long n)
 {
 #pragma omp parallel for ordered(2) schedule(static, 1)
 	for (long i = 0; i < n; i++) {
 		for (long j = 0; j < n; j++) {
 #pragma omp ordered depend(sink : i - 1, j)
-			work(200000);
+			work_us(320);
 #pragma omp ordered depend(source)
 		}
 	}

@@ -2,6 +2,7 @@
 /*
  * Phases of known shares, for ever: span_phases FORM UNITS. With T threads, in UNITS of work:
  * coarse: serial 1/2; each thread t its t + 1; a barrier; each thread 1. tests/e2e/test_attach_span.py has the formula.
+ * timed: the same, a unit being a microsecond of the thread's CPU clock: cores are not equally fast at all times.
  * tasks: one thread makes 12 tasks of 1 unit, which all execute at the barrier of the single.
  * nested: a region within each thread of a region.
  * within: two threads do 1 each; then one of them 2 with another thread beside it, in a region of two.
@@ -11,6 +12,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "work_us.h"
 
 static volatile double sink;
 
@@ -23,15 +26,20 @@ static void work(long units)
 	sink = x;
 }
 
-static void coarse(long units)
+static void phases(long units, void (*do_work)(long))
 {
-	work(units / 2);
+	do_work(units / 2);
 #pragma omp parallel
 	{
-		work(units * (omp_get_thread_num() + 1));
+		do_work(units * (omp_get_thread_num() + 1));
 #pragma omp barrier
-		work(units);
+		do_work(units);
 	}
+}
+
+static void coarse(long units)
+{
+	phases(units, work);
 }
 
 static void tasks(long units)
@@ -93,6 +101,8 @@ int main(int count, char **arguments)
 	for (;;) {
 		if (!strcmp(arguments[1], "coarse"))
 			coarse(units);
+		else if (!strcmp(arguments[1], "timed"))
+			phases(units, work_us);
 		else if (!strcmp(arguments[1], "tasks"))
 			tasks(units);
 		else if (!strcmp(arguments[1], "within"))

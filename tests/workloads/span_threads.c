@@ -21,6 +21,13 @@ static pthread_mutex_t recursive = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static pthread_rwlock_t readers = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_spinlock_t spinning;
 static long n, turn;
+static _Atomic long waiting, worked, joined;
+
+static void until(_Atomic long *count, long value)
+{
+	while (*count < value)
+		usleep(1000);
+}
 
 /* Thread i works (i + 1) n. */
 static void *triangle(void *number)
@@ -107,12 +114,14 @@ static void *timed(void *number)
 	return NULL;
 }
 
-/* One after the other: thread i waits for its turn, works n, and passes it on. */
+/* One after the other: thread i waits for its turn, works n, and passes it on. The first begins when the others wait:
+ * these say so while they have the mutex, which is free again in the wait alone. */
 static void *turns(void *number)
 {
 	if ((long)number == 0)
-		usleep(200000); /* the others wait by then */
+		until(&waiting, THREADS - 1);
 	pthread_mutex_lock(&mutex);
+	waiting++;
 	while (turn != (long)number)
 		pthread_cond_wait(&turned, &mutex);
 	pthread_mutex_unlock(&mutex);
@@ -121,6 +130,50 @@ static void *turns(void *number)
 	turn++;
 	pthread_cond_broadcast(&turned);
 	pthread_mutex_unlock(&mutex);
+	return NULL;
+}
+
+static void tell(void)
+{
+	pthread_mutex_lock(&mutex);
+	turn++;
+	pthread_cond_broadcast(&turned);
+	pthread_mutex_unlock(&mutex);
+}
+
+static void hear(pthread_mutex_t *own, long told)
+{
+	pthread_mutex_lock(own);
+	waiting++;
+	while (turn < told)
+		pthread_cond_wait(&turned, own);
+	pthread_mutex_unlock(own);
+}
+
+/* The first tells the second and the third, works 10 n, and tells again. The second hears both, and works n; the third
+ * was woken by the first time, but runs again (has its mutex) only after the other has heard both, and works 10 n. */
+static void *slow(void *number)
+{
+	static pthread_mutex_t slept = PTHREAD_MUTEX_INITIALIZER;
+
+	if ((long)number == 0) {
+		until(&waiting, 2);
+		pthread_mutex_lock(&slept);
+		tell();
+		until(&waiting, 3);
+		parprof_span_work(10 * (unsigned long)n);
+		tell();
+		until(&worked, 1);
+		pthread_mutex_unlock(&slept);
+	} else if ((long)number == 1) {
+		hear(&mutex, 1);
+		hear(&mutex, 2);
+		worked++;
+		parprof_span_work((unsigned long)n);
+	} else if ((long)number == 2) {
+		hear(&slept, 1);
+		parprof_span_work(10 * (unsigned long)n);
+	}
 	return NULL;
 }
 
@@ -135,7 +188,26 @@ static void *ends(void *number)
 {
 	parprof_span_work(((unsigned long)number + 1) * (unsigned long)n);
 	if ((long)number == THREADS - 1) {
-		usleep(200000);
+		until(&joined, THREADS - 1);
+		usleep(10000);
+		exit(0);
+	}
+	return NULL;
+}
+
+/* The same, and who is through first has done less than others by then: one of these has not even begun. */
+static void *late(void *number)
+{
+	if ((long)number == 0)
+		until(&worked, 2);
+	if ((long)number == 2)
+		until(&joined, 1);
+	parprof_span_work(((unsigned long)number + 1) * (unsigned long)n);
+	worked++;
+	if ((long)number == 1)
+		until(&joined, 1);
+	if ((long)number == THREADS - 1) {
+		until(&joined, THREADS - 1);
 		exit(0);
 	}
 	return NULL;
@@ -194,7 +266,7 @@ static void again(void)
 	pthread_t threads[THREADS];
 
 	n /= 10;
-	turn = 0;
+	turn = waiting = 0;
 	for (long i = 0; i < THREADS; i++)
 		pthread_create(&threads[i], NULL, turns, (void *)i);
 	for (long i = 0; i < THREADS; i++)
@@ -211,7 +283,8 @@ int main(int count, char **arguments)
 		{"triangle", triangle}, {"rounds", rounds}, {"locked", locked}, {"turns", turns}, {"leaves", leaves},
 		{"ends", ends},		{"joins", joins},   {"idles", idles}, {"again", turns},
 		{"nested", nested},	{"reads", reads},   {"spins", spins},	{"timed", timed},
-		{"tries", tries},	{"chains", chains}, {"once", once},
+		{"tries", tries},	{"chains", chains}, {"once", once},	{"late", late},
+		{"slow", slow},
 	};
 	void *(*body)(void *) = NULL;
 	pthread_t threads[THREADS];
@@ -233,7 +306,7 @@ int main(int count, char **arguments)
 			others[i] = threads[i];
 	}
 	parprof_span_work((unsigned long)n / 2);
-	for (long i = body == joins ? THREADS - 1 : 0; i < (body == chains ? 1 : THREADS); i++)
+	for (long i = body == joins ? THREADS - 1 : 0; i < (body == chains ? 1 : THREADS); i++, joined++)
 		pthread_join(threads[i], NULL);
 	if (!strcmp(arguments[1], "again"))
 		again();
