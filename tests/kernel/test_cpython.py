@@ -299,7 +299,9 @@ def test_other_processes_pay_nothing(tmp_path: Path) -> None:
 
 
 def test_the_tests_own_interpreter_is_recognised() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+    program = [sys.executable, "-c", "input(print('ready', flush=True))"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline() == b"ready\n"  # all of its files are mapped
         with profiling.traced_session() as session:
             target = session.watch(process.pid)
             if sys.version_info < (3, 14):
