@@ -94,12 +94,12 @@ class Run:
         return out
 
 
-def record(command: Sequence[object], folder: Path) -> Run:
-    """Record a program that prints ``name seconds`` lines."""
+def record(command: Sequence[object], folder: Path, *options: object) -> Run:
+    """Record a program that prints ``name seconds`` lines. ``options``: more of `parprof record`."""
     profile = folder / "identity.pb.gz"
     done = subprocess.run(
-        [*record_command(profile, "-F", HZ), *map(str, command)], stdout=subprocess.PIPE, text=True, check=True,
-        env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+        [*record_command(profile, "-F", HZ, *options), *map(str, command)], stdout=subprocess.PIPE, text=True,
+        check=True, env={**os.environ, "OMP_WAIT_POLICY": "passive"},
     )  # fmt: skip
     pairs = (line.split() for line in done.stdout.splitlines())
     return Run(
@@ -119,5 +119,9 @@ def record_pool(folder: Path) -> Run:
 
 
 def record_quota(procs: Path, folder: Path) -> Run:
-    """Two threads in a group that may use one core. ``procs``: see `quota.quota_group`."""
-    return record(["sh", "-c", f"echo $$ > {procs}; exec {BUILD / 'identity'} many 2"], folder)
+    """Two threads in a group that may use one core. ``procs``: see `quota.quota_group`.
+
+    Each sample stands for itself, as error bounds take it: where they are dear it may be for up to 64.
+    """
+    command = ["sh", "-c", f"echo $$ > {procs}; exec {BUILD / 'identity'} many 2"]
+    return record(command, folder, "--budget", 100)

@@ -4,8 +4,10 @@ nothing is lost that is not counted."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +62,33 @@ def test_record(tmp_path: Path) -> None:
     assert waited == pytest.approx(told["sleeps_among_many"], rel=0.05)
 
 
+def linkers_code(pid: int) -> bytes:
+    """The code of the dynamic linker in a process, with the breakpoint that tells of new libraries, where that is."""
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    line = next(line for line in maps if "r-xp" in line and "/ld-linux" in line)
+    begin, end = (int(address, 16) for address in line.split()[0].split("-"))
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        return os.pread(memory.fileno(), end - begin, begin)
+
+
 def test_attach(tmp_path: Path) -> None:
     """They sleep already: where, nobody saw."""
     profile = tmp_path / "sleepers.pb.gz"
-    with subprocess.Popen([BUILD / "sleepers", str(THREADS), "3", "3", "--wait"],
+    with subprocess.Popen([BUILD / "sleepers", str(THREADS), "2", "2", "--wait"],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # fmt: skip
         assert process.stdin and process.stdout
         assert process.stdout.readline() == f"ready {THREADS}\n"
-        process.stdin.write("\n")
-        process.stdin.flush()
+        code = linkers_code(process.pid)
         command = parprof("attach", "-q", "--no-report", "--cores", 2, "-F", 999, "-o", profile, process.pid)
-        subprocess.run(command, check=True)
+        with subprocess.Popen(command) as attach:
+            while (
+                linkers_code(process.pid) == code
+            ):  # until then it is not watched, for seconds on a busy machine
+                assert attach.poll() is None
+                time.sleep(0.01)
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert attach.returncode == 0
         told = told_by(process.stdout.read())
     assert process.returncode == 0
     report = report_of(profile)

@@ -97,7 +97,9 @@ def test_a_full_table_of_threads_is_counted(tmp_path: Path) -> None:
                                    stdout=subprocess.PIPE)  # fmt: skip
         try:
             kernel.watch(process.pid, 1, WatchConfig())
-            time.sleep(0.5)
+            end_s = profiling.cpu_seconds(process.pid) + 0.5
+            while profiling.cpu_seconds(process.pid) < end_s:
+                time.sleep(0.01)
             assert kernel.lost()["threads_full"] > 0
             assert samples_in(kernel.drain()) > 100  # still counted, as work
         finally:

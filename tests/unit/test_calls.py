@@ -298,8 +298,13 @@ def test_what_other_files_may_call_is_probed_at_its_entry(tmp_path: Path) -> Non
 
 def test_functions_that_the_dynamic_linker_chooses_are_told_of() -> None:
     """The C library has a memcpy for programs of old, too, which has calls of its own: none, as a rule."""
-    with subprocess.Popen(["sleep", "60"]) as child, DsoCache() as cache:
+    program = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with program as child, DsoCache() as cache:
         try:
+            assert child.stdin and child.stdout
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            assert child.stdout.read(1) == b"\n"  # then the C library is mapped
             load_map = LoadMap.read(child.pid, None, cache)
             wanted = [parse_wanted(text) for text in ("memcpy", "strlen", "usleep", "mem*")]
             with FunctionFinder(wanted, lambda places: {}, lambda: False) as finder:

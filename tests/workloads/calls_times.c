@@ -187,7 +187,7 @@ static PLAIN long again(long level, int moves)
 			break;
 		}
 	}
-	busy(10);
+	busy(40);
 	if (level)
 		sink += again(level - 1, moves);
 	ended(call);

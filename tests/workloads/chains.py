@@ -75,7 +75,7 @@ def background():
 def deep(depth):
     if depth:
         return deep(depth - 1)  #: deep
-    return spin(SLICE)  #: deepest
+    return spin(20 * SLICE)  #: deepest
 
 
 def main():

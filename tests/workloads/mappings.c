@@ -2,7 +2,8 @@
  *
  * Programs whose load map does not stand still:
  *
- *	mappings libraries COUNT MILLISECONDS	loads so many libraries one after another, and runs each for so long
+ *	mappings libraries COUNT MILLISECONDS	loads so many libraries one after another, and runs each for so long, and
+ *						again where others had the CPU for more than half of that
  *	mappings churn SECONDS			maps a library's code, runs it, and unmaps it, 1,000 times a second
  *	mappings jit SECONDS			the same with code in anonymous memory, which has frame pointers
  *	mappings jit_map SECONDS		once, and tells its name in /tmp/perf-PID.map
@@ -29,12 +30,17 @@ typedef uint64_t run_fn(uint64_t cycles, uint64_t (*back)(uint64_t));
 static char folder[4096];
 static uint64_t cycles_of_a_millisecond;
 
-static double now(void)
+static double seconds_of(clockid_t clock)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(clock, &t);
 	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static double now(void)
+{
+	return seconds_of(CLOCK_MONOTONIC);
 }
 
 static void measure(void)
@@ -82,7 +88,11 @@ __attribute__((noinline)) static uint64_t libraries(int count, double millisecon
 	for (int i = 0; i < count; i++) {
 		run_fn *run = (run_fn *)symbol(dlopen(plug(i), RTLD_NOW), "plug_run");
 
-		sum += run(milliseconds * cycles_of_a_millisecond, called_back);
+		double begun = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+
+		do
+			sum += run(milliseconds * cycles_of_a_millisecond, called_back);
+		while (seconds_of(CLOCK_THREAD_CPUTIME_ID) - begun < milliseconds / 2000);
 	}
 	return sum;
 }

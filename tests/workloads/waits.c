@@ -155,6 +155,18 @@ static void requests(void)
 	compute(0.2);
 }
 
+/* For how long it ran or waited for a CPU, since it was forked: all of its time but that in which it was held up. */
+static void tell_awake(void)
+{
+	long long cpu_ns, waited_ns;
+	FILE *file = fopen("/proc/self/schedstat", "r");
+
+	if (!file || fscanf(file, "%lld %lld", &cpu_ns, &waited_ns) != 2)
+		abort();
+	fclose(file);
+	printf("awake %.6f\n", (cpu_ns + waited_ns) * 1e-9);
+}
+
 /* Whoever runs it lets it go on. */
 static void stopped(void)
 {
@@ -167,6 +179,7 @@ static void stopped(void)
 	begun = now();
 	compute(0.6);
 	told("compute", begun);
+	tell_awake();
 }
 
 static int never[2];
@@ -248,6 +261,7 @@ static void debugged(void)
 	fflush(stdout);
 	compute(1.2);
 	told("compute", begun);
+	tell_awake();
 }
 
 static pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER, guard = PTHREAD_MUTEX_INITIALIZER;
