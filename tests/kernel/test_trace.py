@@ -69,7 +69,7 @@ def test_each_change_of_a_thread_is_told_once() -> None:
 LATE_SLEEPER = """
 import time
 input()
-end = time.monotonic() + 0.4
+end = time.monotonic() + 0.6
 while time.monotonic() < end: pass
 time.sleep(0.05)
 """
@@ -86,7 +86,7 @@ def running_alone(kernel: BpfKernel) -> Iterator[int]:
         process.stdin.write(b"\n")
         process.stdin.close()
         time.sleep(0.2)
-        kernel.watch(process.pid, 1, WatchConfig())
+        kernel.watch(process.pid, 1, WatchConfig(), begun_ns=time.monotonic_ns())
         kernel.add_thread(process.pid, 1, process.pid, works=True, unknown=False)
         yield process.pid
         process.wait()

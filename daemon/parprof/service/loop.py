@@ -223,9 +223,9 @@ class DaemonLoop:
         cores, event = self._rows.cores_of(target), self._options.events[0]
         return self._watching.idle_profile(target, seconds, cores, event)
 
-    def watch(self, pid: int) -> None:
-        """Watch a process, whatever the selection says of it. Raises TargetError."""
-        self._watchlist.begin(pid)
+    def watch(self, pid: int) -> bool:
+        """Watch a process, whatever the selection says of it: see `Watchlist.begin`. Raises TargetError."""
+        return self._watchlist.begin(pid)
 
     def unwatch(self, pid: int) -> None:
         """Stop to watch a process that was asked for. Raises TargetError."""
