@@ -289,11 +289,11 @@ class DaemonLoop:
         """
         self._watchlist.drop_become_others()
         began_s, cpu_s = time.monotonic(), time.thread_time()
-        now_ns = time.monotonic_ns()
-        self._watchlist.cut_waits(now_ns)
-        session, before_s = self._session, time.monotonic()
-        session.drain()
+        session, now_ns = self._session, time.monotonic_ns()
+        before_s = now_ns / 1e9
         self._watching.look(now_ns)
+        self._watchlist.cut_waits(now_ns)
+        session.drain()
         seconds = before_s - self._charged_s
         self._charged_s = before_s
         drained = session.take()
