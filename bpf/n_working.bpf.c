@@ -8,13 +8,17 @@
 static __always_inline void observe(struct process *p, struct thread *t, struct process_config *config, int user_mode, u64 ip,
 				    u64 sp)
 {
+	int anew;
+
 	p->from_leaves = config && ((config->flags & FROM_LEAVES) || (p->cut & 1 << COST_PROBE));
-	rejoin(p, t);
+	anew = rejoin(p, t);
 	follow_source(p, t);
 	if (p->from_leaves)	/* probes that are about to go have pushed frames whose return nobody will see */
 		t->depth = 0;
 	frame_observe(t, sp);
 	if (user_mode) {	/* it runs: a missed wake-up, or switch. In kernel mode it may be on its way to sleep. */
+		if (t->blocked && !anew)
+			end_unseen_wait(p, t);
 		unblock(p, t);
 		found_running(p, t);
 	}

@@ -164,6 +164,16 @@ static __always_inline void end_ready(struct process *p, struct thread *t, u64 n
 	t->ready_since_ns = 0;
 }
 
+/* The current thread is seen for the first time, as it leaves its CPU: it worked until now. If it goes to sleep that changes no
+ * number, but the time of its scope begins. */
+static __always_inline void begin_scope(struct process *p, struct thread *t, u64 now)
+{
+	struct scope *s = find_scope(p->scope);
+
+	if (s && !(s->word >> SCOPE_N_BITS))
+		change_scope(p->scope, t, 0, 0, now);
+}
+
 static __always_inline int follows_switches(struct process *p)
 {
 	return p && !p->dead && !p->ticks;
@@ -181,7 +191,9 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, voi
 	busy = t->busy;
 	t->busy = 1;	/* a hardware counter's sample may come in between: it is no maskable interrupt */
 	barrier();
-	if (!rejoin(p, t) && t->blocked)
+	if (rejoin(p, t))
+		begin_scope(p, t, now);
+	else if (t->blocked)
 		found_awake(p, t, tid, now);
 	follow_source(p, t);
 	found_running(p, t);
@@ -216,7 +228,8 @@ static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void
 			add_thread(p, tgid, tid, 0);
 		return;
 	}
-	rejoin(p, t);
+	if (rejoin(p, t))	/* it was woken before we came, or while switches were not followed: nobody knows when */
+		t->wait_since_ns = 0;
 	end_ready(p, t, now);
 	if (t->blocked) {	/* its wake-up was missed */
 		end_wait(p, t, tid, now);

@@ -141,6 +141,8 @@ u64 move_scope(u64 given)
 	__sync_fetch_and_add(&s->places, places);
 	return 0;
 changed:
+	if (!(old >> SCOPE_N_BITS))
+		s->begun_ns = now;
 	account_level(s, old, units);
 	if (places)
 		__sync_fetch_and_add(&s->places, places);

@@ -287,19 +287,31 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 	wait_unwinders.call(ctx, 0);
 }
 
+/* Since when waits count: since they are of interest, and the time of their scope is counted. */
+static __always_inline u64 wanted_since(struct process *p, u64 now)
+{
+	u64 wanted = p->waits_since_ns, begun;
+	struct scope *scope = wanted ? find_scope(p->scope) : 0;
+
+	if (!scope)
+		return wanted;
+	begun = scope->word >> SCOPE_N_BITS ? scope->begun_ns : now;
+	return wanted < begun ? begun : wanted;
+}
+
 /* The wait is over. */
 static __always_inline void end_wait(struct process *p, struct thread *t, u32 tid, u64 now)
 {
 	struct sample_value none = {}, *value;
 	struct settings *s = find_settings();
 	struct sample_key key = {};
-	u64 since = t->wait_since_ns, wanted = p->waits_since_ns;
+	u64 since = t->wait_since_ns, wanted = wanted_since(p, now);
 
 	t->wait_since_ns = 0;
-	if (!since || !s || !wanted || (t->wait_glimpse && s->ticks))
+	if (!since || !s || !wanted || wanted >= now || (t->wait_glimpse && s->ticks))
 		return;
 	if (since < wanted)
-		since = wanted < now ? wanted : now;
+		since = wanted;
 	if (t->wait_glimpse && since < s->glimpse_since_ns)
 		since = s->glimpse_since_ns;
 	key.glimpse = t->wait_glimpse;
@@ -322,4 +334,11 @@ static __always_inline void end_wait(struct process *p, struct thread *t, u32 ti
 	__sync_fetch_and_add(&value->count, 1);
 	__sync_fetch_and_add(&value->total, now - since);
 	trace_path(p, now, since, &key);
+}
+
+/* The current thread runs, though it is said to sleep: nobody told of its wake-up, nor of the switch to it (see found_awake). */
+static __always_inline void end_unseen_wait(struct process *p, struct thread *t)
+{
+	end_wait(p, t, t->tid, bpf_ktime_get_ns());
+	count(STAT_MISSED_SWITCHES);
 }

@@ -178,6 +178,7 @@ struct scope {
 	u64 unfollowed;		/* samples of the clock while switches were not followed, those that were left out, too */
 	u64 asked;		/* how many that had been when it asked for a glimpse last */
 	s64 glimpse_left_ns;	/* what its processes may still pay together for the glimpse that lasts */
+	u64 begun_ns;		/* when its first thread was seen, if its time is counted from there on */
 };
 
 /* What lies further out on the stack than the words that a place is known by: see places.bpf.c. */

@@ -30,7 +30,7 @@ from parprof.profile.naming import FileNamer
 from parprof.profile.rows import RowMaker
 from parprof.session.session import Session
 from parprof.session.sources import Source
-from parprof.session.target import Target
+from parprof.session.target import FilesUnknown, Target
 from parprof.symbols.symbolizer import Symbolizer
 from truth import Truth
 
@@ -319,6 +319,17 @@ def attach(
         process.wait()
         if process.stdout:
             process.stdout.close()
+
+
+def watch_in_time(session: Session, pid: int, limit_s: float = 60.0) -> Target:
+    """As the daemon does it: step on until it is known what the files are."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        try:
+            return session.watch(pid, wait=False)
+        except FilesUnknown:
+            session.step(0.02)
+    raise AssertionError("its files were not looked into in time")
 
 
 def run_until(session: Session, done: Callable[[], bool], limit_s: float = 60) -> int:

@@ -16,9 +16,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -406,6 +407,30 @@ def test_attach_through_the_daemon_tells_where_threads_wait(daemon: DaemonProces
     assert naps["wait_s"] == pytest.approx(0.75 * duration_s, rel=0.15)
     assert naps["stall_s"] == pytest.approx(report["process"]["cores"] * naps["wait_s"], rel=0.05)
     assert waited_s - naps["wait_s"] == pytest.approx(duration_s, rel=0.1)
+
+
+def test_nobody_waits_for_longer_than_was_measured(daemon: DaemonProcess, tmp_path: Path) -> None:
+    """However long it takes to begin and to end what is measured, as where many attach at once: the time of a thread
+    that sleeps all the time, and that of the process, begin and end together."""
+    with ExitStack() as stack:
+        targets = [stack.enter_context(dp.started(sys.executable, "-S", "-c", NAPS)) for _ in range(5)]
+        time.sleep(0.5)
+        outs = [tmp_path / f"{target.pid}.pb.gz" for target in targets]
+        with ThreadPoolExecutor() as pool:
+            attached = [
+                pool.submit(daemon.parprof, "attach", target.pid, "-d", "2", "-o", out)
+                for target, out in zip(targets, outs, strict=True)
+            ]
+        for one in attached:
+            assert one.result().returncode == 0, one.result().stderr
+    for target, out in zip(targets, outs, strict=True):
+        found = pprof.read(out)
+        waits_s: dict[int, float] = defaultdict(float)
+        for row in found.samples:
+            waits_s[row.origin.tid] += row.metrics[WAIT] / 1e9
+        longest_s = max(waits_s.values())  # of who sleeps all the time
+        assert waits_s[target.pid] < longest_s
+        assert 0.9 * found.elapsed_s < longest_s < found.elapsed_s + 1e-3
 
 
 def test_attach_to_what_the_selection_leaves_out(daemon: DaemonProcess, tmp_path: Path) -> None:

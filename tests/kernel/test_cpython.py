@@ -291,6 +291,31 @@ def test_code_that_slept_once_and_was_freed(some_interpreter: str) -> None:
     assert right / (right + sum(wrong.values())) >= SHARE, wrong
 
 
+NAPS = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.01)"
+
+
+def test_a_process_that_nobody_waits_for_has_its_functions_from_the_first_wait_on(
+    some_interpreter: str,
+) -> None:
+    """As the daemon meets its first interpreter: what walks those frames is yet to be loaded."""
+    with (
+        subprocess.Popen([some_interpreter, "-S", "-c", NAPS], stdout=subprocess.PIPE) as process,
+        BpfKernel(["cpu-clock"], 99, waits=True, budget=profiling.UNLIMITED) as kernel,
+        closing(Session(kernel)) as session,
+    ):
+        try:
+            assert process.stdout and process.stdout.readline().startswith(b"ready")
+            profiling.watch_in_time(session, process.pid)
+            begun = time.monotonic()
+            while time.monotonic() < begun + 1:
+                session.step(0.05)
+            session.drain()
+            stacks = {key.user: kernel.stacks.get(key.user) for key in session.facts if key.user}
+        finally:
+            process.kill()
+    assert len(stacks) >= 1 and all(stack.python for stack in stacks.values()), stacks
+
+
 def test_other_processes_pay_nothing(tmp_path: Path) -> None:
     run = profiling.record("pthread_truth", ["balanced", "--repeat", "3"], tmp_path / "log")
     assert run.target.language is None

@@ -19,7 +19,7 @@ from parprof.kernel.counts import together
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.records import RECORD_EXIT, RECORD_REPLACED, Budget, WatchConfig
-from parprof.model import Facts, add_facts
+from parprof.model import Facts, ThreadState, add_facts
 from parprof.session.session import Session
 
 pytestmark = pytest.mark.beside
@@ -228,6 +228,51 @@ def test_a_switch_that_nobody_told_of_ends_a_wait_for_a_cpu(burner: subprocess.P
         missed = kernel.statistics()["missed_switches"]
         assert before is not None and state is not None and missed > 5
         assert state.ready_ns - before.ready_ns == pytest.approx(7_000_000 * missed, rel=0.01)
+
+
+@pytest.mark.alone  # the program never gives its CPU away
+def test_a_sample_ends_a_wait_of_which_nobody_told_that_it_was_over(burner: subprocess.Popen[bytes]) -> None:
+    """Where a hypervisor's agent hides the wake-up and the switch, the sample is the first to show that it runs."""
+    with BpfKernel(["cpu-clock"], 499, waits=True, budget=AMPLE) as kernel:
+        kernel.watch(burner.pid, 1, WatchConfig())
+        kernel.add_thread(burner.pid, 1, burner.pid, works=True, unknown=False)
+        os.sched_setscheduler(burner.pid, os.SCHED_FIFO, os.sched_param(1))
+        time.sleep(0.1)  # its first sample says that it works
+        kernel.drain()
+        for _ in range(10):
+            thread = kernel.scopes._object.get("threads", struct.pack("<I", burner.pid), "thread")
+            thread.blocked, thread.wait_since_ns = 1, time.monotonic_ns() - 10**8
+            kernel.scopes._object.put("threads", struct.pack("<I", burner.pid), thread)
+            time.sleep(0.02)
+        waits = [count for key, count in kernel.drain().items() if key.state is ThreadState.BLOCKED]
+        missed = kernel.statistics()["missed_switches"]
+        assert missed > 5 and sum(count.samples for count in waits) == missed
+        assert 1e8 * missed <= sum(count.total for count in waits) < 1.1e8 * missed
+
+
+def test_waits_count_from_when_the_time_of_their_scope_begins() -> None:
+    """Where somebody ran when we came that time begins with the first thread that is seen to work: those that slept
+    before that have not slept for longer than the time was."""
+    naps = "import time\nprint('ready', flush=True)\ntime.sleep(0.5)\nfor _ in range(500): time.sleep(0.01)"
+    command = [sys.executable, "-S", "-c", naps]
+    with (
+        BpfKernel(["cpu-clock"], 99, waits=True, budget=AMPLE) as kernel,
+        subprocess.Popen(command, stdout=subprocess.PIPE) as process,
+    ):
+        assert process.stdout and process.stdout.readline()
+        time.sleep(0.1)
+        kernel.watch(process.pid, 1, WatchConfig())
+        kernel.add_thread(process.pid, 1, process.pid, works=True, unknown=False)
+        time.sleep(1)
+        ended_ns = kernel.freeze()
+        scope = kernel.scopes.state(1)
+        facts = kernel.drain()
+        add_facts(facts, kernel.unended({1: 1}, ended_ns).facts)
+        process.kill()
+    assert scope is not None
+    time_ns = sum(scope.until(ended_ns).level_ns)
+    waited_ns = sum(count.total for key, count in facts.items() if key.state is ThreadState.BLOCKED)
+    assert 0.3e9 < waited_ns <= time_ns < 0.8e9
 
 
 def test_what_is_frozen_stays_as_it_is(burner: subprocess.Popen[bytes]) -> None:

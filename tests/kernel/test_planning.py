@@ -16,8 +16,7 @@ import pytest
 import profiling
 from parprof.commands.spawn import Child
 from parprof.probes.facts_book import BOOK
-from parprof.session.session import Session
-from parprof.session.target import FilesUnknown, Target
+from parprof.session.target import FilesUnknown
 
 LIBRARIES = 200
 SYMBOLS = 500_000
@@ -95,24 +94,13 @@ def nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     BOOK.close()
 
 
-def watch_in_time(session: Session, pid: int, limit_s: float = 60.0) -> Target:
-    """As the daemon does it: step on until it is known what the files are."""
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        try:
-            return session.watch(pid, wait=False)
-        except FilesUnknown:
-            session.step(0.02)
-    raise AssertionError("its files were not looked into in time")
-
-
 @pytest.mark.beside
 def test_others_are_sampled_while_a_file_is_looked_into(tmp_path: Path) -> None:
     with (
         running(compile_c(tmp_path / "first", PROGRAM, "-fopenmp")) as first,
         profiling.traced_session() as session,
     ):
-        watch_in_time(session, first)
+        profiling.watch_in_time(session, first)
         os.kill(BOOK.worker_pid, signal.SIGSTOP)
         try:
             with running(compile_c(tmp_path / "second", PROGRAM + "int another;", "-fopenmp")) as second:
@@ -125,7 +113,7 @@ def test_others_are_sampled_while_a_file_is_looked_into(tmp_path: Path) -> None:
                 assert session.samples() - before > 150, "of the first"
                 assert session.live(second) is None
                 os.kill(BOOK.worker_pid, signal.SIGCONT)
-                target = watch_in_time(session, second)
+                target = profiling.watch_in_time(session, second)
                 assert target.n_w_source == "exact" and target.plan.outlined == 1
         finally:
             if BOOK.worker_pid:
@@ -170,7 +158,7 @@ def test_a_program_of_many_symbols(tmp_path: Path) -> None:
             BOOK._known.clear()
             with profiling.traced_session() as session:
                 started_s = time.thread_time()
-                target = watch_in_time(session, pid)
+                target = profiling.watch_in_time(session, pid)
                 spent_s.append(time.thread_time() - started_s)
                 assert target.n_w_source == "exact" and target.plan.outlined == 1
             assert (BOOK.found > before) is found, "the second time it is on disk"

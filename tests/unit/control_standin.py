@@ -58,6 +58,8 @@ class StandInService:
         self.processes = {one.pid: one for one in processes}
         self.calls: list[tuple[str, int]] = []
         self.looked: list[tuple[int, bool]] = []
+        self.looks_into_files = 0
+        """So often it has yet to look into files before it watches a process."""
         self.cuts = 0
         self.lost = {"counts_full": 7}
         self.rates: list[int] = []
@@ -103,10 +105,15 @@ class StandInService:
     def history(self, pid: int, seconds: float, only: tuple[int, int] | None = None) -> Future[Profile]:
         return self.profile(pid, seconds)
 
-    def watch(self, pid: int) -> Future[None]:
+    def watch(self, pid: int) -> Future[bool]:
         self.calls.append(("watch", pid))
-        self.processes[pid] = process(pid)
-        return _done()
+        out: Future[bool] = Future()
+        out.set_result(not self.looks_into_files)
+        if self.looks_into_files:
+            self.looks_into_files -= 1
+        else:
+            self.processes[pid] = process(pid)
+        return out
 
     def unwatch(self, pid: int) -> Future[None]:
         self.calls.append(("unwatch", pid))

@@ -285,7 +285,7 @@ class StandInService:
             found.extra = {KEPT: "-".join(map(str, KEPT_NUMBERS))}
         return out
 
-    def watch(self, pid: int) -> Future[None]:
+    def watch(self, pid: int) -> Future[bool]:
         raise NotImplementedError
 
     def unwatch(self, pid: int) -> Future[None]:

@@ -164,7 +164,7 @@ class Late(StandInService):
     def turn(self) -> None:
         self.requests.answer(self)
 
-    def watch(self, pid: int) -> Future[None]:
+    def watch(self, pid: int) -> Future[bool]:
         return self._ask("watch", pid)
 
     def unwatch(self, pid: int) -> Future[None]:
@@ -175,6 +175,15 @@ class Late(StandInService):
 
     def sample_at(self, frequency_hz: int) -> Future[None]:
         return self._ask("sample_at", frequency_hz)
+
+
+def test_what_is_measured_begins_when_the_process_is_watched() -> None:
+    """Not while the daemon looks into its files: that time would be missing."""
+    service = StandInService()
+    service.looks_into_files = 2
+    with Leases(service).attached(os.getpid()):
+        assert service.calls == [("watch", os.getpid())] * 3 and os.getpid() in service.processes
+        assert service.cuts == 1
 
 
 @pytest.mark.parametrize(

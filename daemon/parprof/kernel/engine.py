@@ -180,6 +180,12 @@ class BpfKernel(Closing):
         self.await_walks()
         self._object.await_interpreters()
 
+    @property
+    def are_programs_coming(self) -> bool:
+        """Whether `await_programs` would wait."""
+        walks = self._walks_thread
+        return (walks is not None and walks.is_alive()) or self._object.are_interpreters_coming
+
     def await_walks(self) -> None:
         """Wait until waits and creators of threads can be placed."""
         if self._walks_thread is not None:

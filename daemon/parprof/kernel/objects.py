@@ -302,6 +302,11 @@ class LoadedObject:
         if self._more is not None:
             self._more.join()
 
+    @property
+    def are_interpreters_coming(self) -> bool:
+        """Whether some of `load_interpreters` is not there yet."""
+        return self._more is not None and self._more.is_alive()
+
     def _load_more_interpreters(self) -> None:
         """The same for waits and for creations of work, while a program that has just started goes on."""
         with suppress(OSError, KernelUnsupported):

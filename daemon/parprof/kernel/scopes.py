@@ -53,6 +53,8 @@ class ScopeState:
     """Cores that others had and threads waited for, times that time, while somebody worked."""
     stall_away_ns: int = 0
     """The same while nobody did."""
+    begun_ns: int = 0
+    """When its first thread was seen to work, if its time is counted from there on; else 0. CLOCK_MONOTONIC."""
 
     def until(self, now_ns: int) -> ScopeState:
         """With the time that has passed since the last change.
@@ -119,6 +121,7 @@ class Scopes:
             level_ns,
             raw.idle_away_ns,
             raw.stall_away_ns,
+            raw.begun_ns,
         )
 
     def stall(self, number: int, now_ns: int) -> Facts:

@@ -47,7 +47,11 @@ def find_unended(
     if not images:
         return Unended(facts, ready_ns)
     processes = list(loaded.entries("processes", "process"))
-    since_ns = {one.image: one.waits_since_ns for _, one in processes if one.waits_since_ns}
+    since_ns = {
+        one.image: max(one.waits_since_ns, _begun_ns(scopes, one.scope))
+        for _, one in processes
+        if one.waits_since_ns and one.image in images
+    }
     followed = {one.image for _, one in processes if follows_switches and not one.ticks}
     for number in {number for image, number in images.items() if image in since_ns}:
         add_facts(facts, scopes.stall(number, now_ns))
@@ -65,6 +69,12 @@ def find_unended(
     for _, thread in asleep:
         add_facts(facts, _wait(thread, since_ns[thread.image], now_ns))
     return Unended(facts, ready_ns)
+
+
+def _begun_ns(scopes: Scopes, number: int) -> int:
+    """Since when the time of a scope is counted, if that is known to the programs alone."""
+    state = scopes.state(number)
+    return 0 if state is None else state.begun_ns
 
 
 def _still(loaded: LoadedObject, asleep: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:

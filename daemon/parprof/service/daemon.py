@@ -128,8 +128,8 @@ class Daemon:
         first, last = only
         return self._requests.ask(lambda loop: loop.exactly(pid, first, last))
 
-    def watch(self, pid: int) -> Future[None]:
-        """Begin to watch a process, whatever the selection says of it. Fails with TargetError."""
+    def watch(self, pid: int) -> Future[bool]:
+        """Begin to watch a process, whatever the selection says of it: see `Service.watch`. Fails with TargetError."""
         return self._requests.ask(lambda loop: loop.watch(pid))
 
     def unwatch(self, pid: int) -> Future[None]:

@@ -223,9 +223,9 @@ class DaemonLoop:
         cores, event = self._rows.cores_of(target), self._options.events[0]
         return self._watching.idle_profile(target, seconds, cores, event)
 
-    def watch(self, pid: int) -> None:
-        """Watch a process, whatever the selection says of it. Raises TargetError."""
-        self._watchlist.begin(pid)
+    def watch(self, pid: int) -> bool:
+        """Watch a process, whatever the selection says of it: see `Watchlist.begin`. Raises TargetError."""
+        return self._watchlist.begin(pid)
 
     def unwatch(self, pid: int) -> None:
         """Stop to watch a process that was asked for. Raises TargetError."""
@@ -289,11 +289,11 @@ class DaemonLoop:
         """
         self._watchlist.drop_become_others()
         began_s, cpu_s = time.monotonic(), time.thread_time()
-        now_ns = time.monotonic_ns()
-        self._watchlist.cut_waits(now_ns)
-        session, before_s = self._session, time.monotonic()
-        session.drain()
+        session, now_ns = self._session, time.monotonic_ns()
+        before_s = now_ns / 1e9
         self._watching.look(now_ns)
+        self._watchlist.cut_waits(now_ns)
+        session.drain()
         seconds = before_s - self._charged_s
         self._charged_s = before_s
         drained = session.take()

@@ -269,8 +269,12 @@ class Service(Protocol):
         they are not kept any more.
         """
 
-    def watch(self, pid: int) -> Future[None]:
-        """Begin to watch a process that the daemon's selection leaves out; fails with TargetError."""
+    def watch(self, pid: int) -> Future[bool]:
+        """Begin to watch a process that the daemon's selection leaves out; fails with TargetError.
+
+        The answer is whether it is watched now. If not, its files are being looked into: it will be, and who asks again
+        is told when.
+        """
 
     def unwatch(self, pid: int) -> Future[None]:
         """Stop to watch a process; fails with TargetError."""

@@ -169,10 +169,9 @@ class Watching:
         return {target.image for target in targets if target.pid in self.attached}
 
     def look(self, now_ns: int) -> None:
-        """Read for how long n_w was how high; when the samples of the same time have just been taken.
+        """Read for how long n_w was how high until now; before all that takes long: what it is later would count.
 
-        ``now_ns``: until when (CLOCK_MONOTONIC), where it has not changed since: when waits that go on were cut in two,
-        so that both are of one time.
+        ``now_ns``: CLOCK_MONOTONIC: when waits that go on are cut in two, and the interval ends.
         """
         self._levels_s = self._level_clock.advance(self._session.targets.values(), now_ns)
 

@@ -53,15 +53,17 @@ class Watchlist:
         """Processes that could not be watched, by (runtime, reason)."""
         return self._failures
 
-    def begin(self, pid: int) -> None:
-        """Watch a process on request. Raises TargetError."""
+    def begin(self, pid: int) -> bool:
+        """Watch a process on request; False if that is yet to begin: see `Watching.watch`. Raises TargetError."""
         self._asked.add(pid)
         try:
-            if self._session.live(pid) is None and not self._watch(pid):
-                self._candidates.add(pid)
+            if self._session.live(pid) is not None or self._watch(pid):
+                return True
+            self._candidates.add(pid)
         except BaseException:
             self._asked.discard(pid)
             raise
+        return False
 
     def end(self, pid: int) -> None:
         """It is not wanted any more. Raises TargetError."""

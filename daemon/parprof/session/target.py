@@ -78,7 +78,7 @@ MADE_CODE = Dso(("label", ANONYMOUS), ANONYMOUS, problem="no file")
 
 
 class FilesUnknown(Exception):
-    """What has to be known of a process's files is being found out: try again soon."""
+    """What has to be known of a process's files, or loaded for them, is on its way: try again soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,7 +470,8 @@ class Target:
         is rooted where it was created, and code that JIT compilers have made.
 
         Raises:
-            TargetError: it ended meanwhile; FilesUnknown: not ``wait``, and its files have to be looked into first.
+            TargetError: it ended meanwhile; FilesUnknown: not ``wait``, and its files have to be looked into first, or
+                the programs are not there that walk the stacks of its waits.
         """
         if not self.read_load_map() or self.load_map is None:
             raise TargetError(f"process {self.pid} ended while we attached to it")
@@ -479,6 +480,8 @@ class Target:
             self.placer.await_tables(self.pid, patient)
         elif not wait and BOOK.coming(self.load_map.dsos()):
             raise FilesUnknown(f"process {self.pid}: its files are yet to be looked into")
+        elif not wait and self.kernel.are_programs_coming:
+            raise FilesUnknown(f"process {self.pid}: what finds out where it waits is yet to be loaded")
         self.place_probes()
         if patient is not None:
             self.made.await_found()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -16,6 +17,8 @@ from parprof.service.model import Service, Snapshot
 
 _T = TypeVar("_T")
 WATCH_SECONDS = 30.0
+_AGAIN_SECONDS = 0.02
+"""A process whose files are being looked into is asked for again so soon."""
 MAX_PER_USER = 16
 """Processes that one user, root aside, can have watched on request at a time."""
 
@@ -57,7 +60,7 @@ class Leases:
             with self._lock:
                 if self._attached[pid] or not self._is_watched(pid):
                     if not self._attached[pid]:
-                        _wait(self._service.watch(pid))
+                        self._begin(pid)
                     self._attached[pid] += 1
                     afterwards.callback(self._release, pid)
                 afterwards.callback(self._end, self._look_closely, pid)
@@ -117,8 +120,18 @@ class Leases:
                 raise TooMany
             process = inspect(pid)
             if not self._attached[pid]:
-                _wait(self._service.watch(pid))
+                self._begin(pid)
             self._asked[pid] = uid, process
+
+    def _begin(self, pid: int) -> None:
+        """Returns when it is watched, so that nothing of the time that is measured is missing, or will not be soon.
+
+        Raises:
+            TargetError: it cannot be watched.
+        """
+        until_s = time.monotonic() + WATCH_SECONDS
+        while not _wait(self._service.watch(pid)) and time.monotonic() < until_s:
+            time.sleep(_AGAIN_SECONDS)
 
     def unwatch(self, pid: int, uid: int) -> bool:
         """Stop to watch a process; False when this user may not: only root ends what another one began.
