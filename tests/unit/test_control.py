@@ -186,6 +186,28 @@ def test_what_is_measured_begins_when_the_process_is_watched() -> None:
         assert service.cuts == 1
 
 
+def test_files_that_hang_keep_nobody_from_attaching_to_other_processes() -> None:
+    service = StandInService()
+    service.looks_into_files = 1 << 30
+    leases, begun = Leases(service), threading.Event()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+
+        def attach_to_what_hangs() -> None:
+            with leases.attached(os.getpid()):
+                begun.set()
+
+        hangs = threading.Thread(target=attach_to_what_hangs)
+        hangs.start()
+        until(lambda: len(service.calls) >= 3)
+        service.processes[other.pid] = process(other.pid)
+        with leases.attached(other.pid):
+            assert not begun.is_set()
+        service.looks_into_files = 0
+        hangs.join(30)
+        assert begun.is_set() and other.stdin
+        other.stdin.close()
+
+
 @pytest.mark.parametrize(
     "prompt", [set(), {"watch"}, {"watch", "find_waits"}], ids=["watch", "find_waits", "sample_at"]
 )

@@ -57,7 +57,10 @@ class Watchlist:
         """Watch a process on request; False if that is yet to begin: see `Watching.watch`. Raises TargetError."""
         self._asked.add(pid)
         try:
-            if self._session.live(pid) is not None or self._watch(pid):
+            if self._session.live(pid) is not None:
+                return True
+            if self._watch(pid):
+                self._find_waits_if_attached(pid)
                 return True
             self._candidates.add(pid)
         except BaseException:
@@ -96,6 +99,11 @@ class Watchlist:
             self._session.find_waits(target, wanted)
         if not wanted:
             self._kernel.forget_last_stacks(self._watching.attached_images())
+
+    def _find_waits_if_attached(self, pid: int) -> None:
+        """Of a process that is watched from now on."""
+        if pid in self._watching.attached and (target := self._session.live(pid)) is not None:
+            self._session.find_waits(target, True)
 
     def begin_calls(self, pid: int) -> None:
         """The interval begins that whoever was the first to attach to a process asks for: calls are told apart anew.
@@ -146,8 +154,8 @@ class Watchlist:
         try:
             if not self._watch(pid):  # nobody waits for that
                 self._candidates.add(pid)
-            elif pid in self._watching.attached and (target := self._session.live(pid)) is not None:
-                self._session.find_waits(target, True)
+            else:
+                self._find_waits_if_attached(pid)
         except (ParprofError, OSError) as error:  # one target's failure never stops the daemon
             self._asked.discard(pid)
             if reason := failure_reason(pid, error):

@@ -37,6 +37,8 @@ class Leases:
         self._lock = threading.Lock()
         self._attached: Counter[int] = Counter()
         """By PID: how many clients attach to a process that is watched for them alone."""
+        self._coming: set[int] = set()
+        """Those of them whose files are being looked into."""
         self._looking: Counter[int] = Counter()
         """By PID: how many clients attach to it at all."""
         self._rates: Counter[int] = Counter()
@@ -59,14 +61,15 @@ class Leases:
         with ExitStack() as afterwards:  # without the lock
             with self._lock:
                 if self._attached[pid] or not self._is_watched(pid):
-                    if not self._attached[pid]:
-                        self._begin(pid)
+                    if not self._attached[pid] and not _wait(self._service.watch(pid)):
+                        self._coming.add(pid)
                     self._attached[pid] += 1
                     afterwards.callback(self._release, pid)
                 afterwards.callback(self._end, self._look_closely, pid)
                 self._look_closely(pid, 1)
                 afterwards.callback(self._end, self._sample_at, frequency_hz)
                 self._sample_at(frequency_hz, 1)
+            self._await_watched(pid)
             yield _wait(self._service.cut(pid))  # nothing from before belongs into the profile
 
     def _end(self, counted: Callable[[int, int], None], what: int) -> None:
@@ -98,6 +101,7 @@ class Leases:
             if self._attached[pid] > 0:
                 return
             del self._attached[pid]
+            self._coming.discard(pid)
             if self._asker(pid) is not None:
                 return
             try:
@@ -120,18 +124,23 @@ class Leases:
                 raise TooMany
             process = inspect(pid)
             if not self._attached[pid]:
-                self._begin(pid)
+                _wait(self._service.watch(pid))
             self._asked[pid] = uid, process
 
-    def _begin(self, pid: int) -> None:
+    def _await_watched(self, pid: int) -> None:
         """Returns when it is watched, so that nothing of the time that is measured is missing, or will not be soon.
+
+        Without the lock: files may hang, and other processes are attached to meanwhile.
 
         Raises:
             TargetError: it cannot be watched.
         """
         until_s = time.monotonic() + WATCH_SECONDS
-        while not _wait(self._service.watch(pid)) and time.monotonic() < until_s:
-            time.sleep(_AGAIN_SECONDS)
+        while pid in self._coming and time.monotonic() < until_s:
+            if _wait(self._service.watch(pid)):
+                self._coming.discard(pid)
+            else:
+                time.sleep(_AGAIN_SECONDS)
 
     def unwatch(self, pid: int, uid: int) -> bool:
         """Stop to watch a process; False when this user may not: only root ends what another one began.
