@@ -157,6 +157,15 @@ def test_all_problems_are_told_and_the_first_one_in_the_message(tmp_path: Path) 
     assert caught.value.exit_code == 2
 
 
+def test_each_wrong_value_of_a_list_is_told(tmp_path: Path) -> None:
+    path = written(tmp_path, '[select.deny]\nuid = [-1, 0, "root", -1]\n')
+    with pytest.raises(ConfigError) as caught:
+        load(path, {}, {})
+    assert len(caught.value.problems) == 2, "the same one once"
+    assert all(one.startswith(f"{path}:2: select.deny.uid: must be ") for one in caught.value.problems)
+    assert "-1" in caught.value.problems[0] and "'root'" in caught.value.problems[1]
+
+
 def test_an_address_that_is_open_to_others_is_told_beside_other_problems(tmp_path: Path) -> None:
     path = written(tmp_path, "[log]\nlevel = 1\n[http]\nlisten = '0.0.0.0:9466'\n")
     with pytest.raises(ConfigError) as caught:

@@ -76,35 +76,42 @@ def from_text(kind: Any, text: str) -> Any:
     return [int(part) for part in parts] if kind == tuple[int, ...] else parts
 
 
-def check(key: ConfigKey, value: Any) -> tuple[str, Any]:
-    """What is wrong, else nothing; and the value in its type."""
+def check(key: ConfigKey, value: Any) -> tuple[Sequence[str], Any]:
+    """All that is wrong, of a list with each of its values; and the value in its type, if nothing is."""
     kind = key.kind
     if kind == Mapping[str, str]:
         if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
-            return "", value
-        return f"must be {_KINDS[kind]}", None
+            return (), value
+        return (f"must be {_KINDS[kind]}",), None
+    one = {tuple[str, ...]: str, tuple[int, ...]: int}.get(kind, kind)
+    if kind != one and not isinstance(value, list):
+        return (f"must be {_KINDS[kind]}",), None
     if kind is int and isinstance(value, float) and value.is_integer():
         value = int(value)  # such as 1e9
-    one = {tuple[str, ...]: str, tuple[int, ...]: int}.get(kind, kind)
     values = value if kind != one else [value]
-    if kind != one and not isinstance(value, list):
-        return f"must be {_KINDS[kind]}", None
-    allowed = (int, float) if one is float else (one,)
-    for each in values:
-        if not isinstance(each, allowed) or (isinstance(each, bool) and one is not bool):
-            return f"must be {_KINDS[kind]}, not {visible(repr(each), 60)}", None
-        if isinstance(each, str) and (not each.isprintable() or len(each) > 4096):
-            return "has control characters or is too long", None
-        if key.rule.filled and not each:
-            return "must not be empty", None
-        if key.rule.choices and each not in key.rule.choices:
-            near = difflib.get_close_matches(str(each), key.rule.choices, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            return f"must be {key.range}, not {visible(repr(each), 60)}{hint}", None
-        low, high = key.rule.low, key.rule.high
-        if low is not None and high is not None and not low <= each <= high:
-            return f"must be {key.range}, not {each!r}", None
-    return "", tuple(values) if kind != one else one(value)
+    problems = list(dict.fromkeys(filter(None, (_wrong(key, one, each) for each in values))))
+    if problems:
+        return problems, None
+    return (), tuple(values) if kind != one else one(value)
+
+
+def _wrong(key: ConfigKey, kind: Any, value: Any) -> str:
+    """What is wrong with a value, or one of a list; ``kind``: of which it has to be. Empty: nothing."""
+    allowed = (int, float) if kind is float else (kind,)
+    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
+        return f"must be {_KINDS[key.kind]}, not {visible(repr(value), 60)}"
+    if isinstance(value, str) and (not value.isprintable() or len(value) > 4096):
+        return "has control characters or is too long"
+    if key.rule.filled and not value:
+        return "must not be empty"
+    if key.rule.choices and value not in key.rule.choices:
+        near = difflib.get_close_matches(str(value), key.rule.choices, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"must be {key.range}, not {visible(repr(value), 60)}{hint}"
+    low, high = key.rule.low, key.rule.high
+    if low is not None and high is not None and not low <= value <= high:
+        return f"must be {key.range}, not {value!r}"
+    return ""
 
 
 OF_ONE_FILE = frozenset({"http.token_file", "http.client_ca"})

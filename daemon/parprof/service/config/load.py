@@ -155,10 +155,10 @@ class _Sources:
             self._take(key, value, origin)
 
     def _take(self, key: ConfigKey, value: Any, origin: str) -> None:
-        problem, value = check(key, value)
-        if problem:
+        problems, value = check(key, value)
+        if problems:
             self._wrong.add(key.table)
-            self.problems.append(f"{origin}: {key.path}: {problem}")
+            self.problems += [f"{origin}: {key.path}: {problem}" for problem in problems]
         else:
             self.values[key.path], self.origins[key.path] = value, origin
 
