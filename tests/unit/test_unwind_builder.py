@@ -315,10 +315,14 @@ def test_who_waits_for_a_table_does_not_wait_for_all_others(
 ) -> None:
     files = [dsos(elf_file(tmp_path / f"{number}")) for number in range(60)]
     with TableBuilder() as builder:
-        started(builder, files[0])
+        pid = started(builder, files[0])
+        os.kill(pid, signal.SIGSTOP)
         builder.prefetch(files[1:])
+        goes_on = threading.Timer(0.3, os.kill, (pid, signal.SIGCONT))
+        goes_on.start()
         assert same(builder.table(files[59]), expected(files[59].path))
-        assert builder.built < 30
+        assert builder.built < 30, "of 60, when one was being built"
+        goes_on.join()
 
 
 def test_tables_of_a_process(tmp_path: Path) -> None:
