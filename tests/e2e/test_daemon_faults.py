@@ -331,6 +331,7 @@ def test_stopped(daemon: DaemonProcess, spinner: Path, tmp_path: Path) -> None:
     with dp.started(spinner) as target:
         daemon.sampled(target.pid)
         target.send_signal(signal.SIGSTOP)
+        dp.eventually("a stop", lambda: state_of(target.pid) == "T")  # it may have to get a core first
         still = daemon.fresh().samples_of(target.pid)
         check_idle(daemon, target.pid, tmp_path / "out.pb.gz")
         check_well(daemon, spinner)
