@@ -291,9 +291,9 @@ class DaemonLoop:
         began_s, cpu_s = time.monotonic(), time.thread_time()
         session, now_ns = self._session, time.monotonic_ns()
         before_s = now_ns / 1e9
-        self._watching.look(now_ns)
         self._watchlist.cut_waits(now_ns)
         session.drain()
+        self._watching.look(now_ns)
         seconds = before_s - self._charged_s
         self._charged_s = before_s
         drained = session.take()
