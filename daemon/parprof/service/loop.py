@@ -292,8 +292,8 @@ class DaemonLoop:
         session, now_ns = self._session, time.monotonic_ns()
         before_s = now_ns / 1e9
         self._watchlist.cut_waits(now_ns)
-        session.drain()
         self._watching.look(now_ns)
+        session.drain()
         seconds = before_s - self._charged_s
         self._charged_s = before_s
         drained = session.take()
