@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
@@ -40,6 +41,10 @@ class SavedLanguage:
     """By stack id: the language's frames, innermost first."""
     unresolved: int
     """Frames whose function could not be read."""
+
+    def of(self, digests: Iterable[int]) -> SavedLanguage:
+        """The same, of these stacks."""
+        return replace(self, stacks={one: self.stacks[one] for one in digests if one in self.stacks})
 
 
 class Replayed(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from parprof.kernel.stacks import Stack
 from parprof.languages import FrameOrMark, SavedLanguage
@@ -52,5 +52,4 @@ class RecordedCPython:
 
     def saved(self, stacks: Mapping[int, Stack]) -> SavedLanguage:
         """The same, of these stacks."""
-        known = {digest: self.state.stacks[digest] for digest in stacks if digest in self.state.stacks}
-        return replace(self.state, stacks=known)
+        return self.state.of(stacks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from parprof.kernel.stacks import Stack
 from parprof.languages import SavedLanguage
@@ -28,5 +27,4 @@ class RecordedHotSpot:
 
     def saved(self, stacks: Mapping[int, Stack]) -> SavedLanguage:
         """The same, of these stacks."""
-        known = {digest: self.state.stacks[digest] for digest in stacks if digest in self.state.stacks}
-        return replace(self.state, stacks=known)
+        return self.state.of(stacks)
