@@ -33,7 +33,7 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 		return 1;
 	if (command == COMMAND_WAITS) {
 		p->waits_since_ns = ctx->args[2];
-		change_scope(p->scope, 0, 0, 0, 0);
+		change_scope(p->scope, 0, 0, 0, p->waits_since_ns);	/* a stall, too, is cut where the waits are */
 		return 0;
 	}
 	if (command == COMMAND_TRACE) {

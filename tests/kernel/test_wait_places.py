@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 import profiling
+from parprof.kernel.engine import BpfKernel
 from parprof.metrics import WAIT
+from parprof.model import ThreadState
+from parprof.session.session import Session
 
 pytestmark = pytest.mark.beside
 
@@ -73,3 +81,49 @@ def test_the_place_of_a_wait_in_vfork() -> None:
         assert [frame.name for frame in row.path if not frame.is_loop][:2] == ["main", "start_child"], (
             row.path
         )
+
+
+SLEEPS = """
+import time
+input()
+end = time.monotonic() + 0.02
+while time.monotonic() < end: pass
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_stall_that_lasts_is_cut_where_it_is_asked_for(is_stopped: bool) -> None:
+    """GIVEN that a cut comes to the kernel late THEN no part of the stall is lost, nor counts as one while stopped."""
+    late_ns = 50_000_000
+    with BpfKernel(["cpu-clock"], 99, system_wide=True) as kernel:
+        session = Session(kernel)
+        child = subprocess.Popen([sys.executable, "-S", "-c", SLEEPS], stdin=subprocess.PIPE)
+        assert child.stdin is not None
+        process = psutil.Process(child.pid)
+        try:
+            profiling.run_until(session, lambda: process.status() == psutil.STATUS_SLEEPING)
+            target = session.watch(child.pid)
+            session.find_waits(target, True)
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            number = target.scope.number
+            profiling.run_until(session, lambda: bool(kernel.scopes.stall(number, time.monotonic_ns())))
+            if is_stopped:
+                os.kill(child.pid, signal.SIGSTOP)
+                profiling.run_until(session, lambda: process.status() == psutil.STATUS_STOPPED)
+            cuts_ns = []
+            for _ in range(3):
+                due_ns = time.monotonic_ns() + 2 * late_ns
+                profiling.run_until(session, lambda due_ns=due_ns: time.monotonic_ns() > due_ns)  # type: ignore[misc]
+                cuts_ns.append(time.monotonic_ns() - late_ns)
+                session.find_waits(target, True, cuts_ns[-1])
+                if len(cuts_ns) == 1:
+                    session.take()
+            facts = session.take().facts
+        finally:
+            child.kill()
+            child.communicate()
+    stalled_ns = sum(count.total for key, count in facts.items() if key.state is ThreadState.STALLED)
+    expected_ns = 0 if is_stopped else cuts_ns[-1] - cuts_ns[0]
+    assert stalled_ns == pytest.approx(expected_ns, abs=100)

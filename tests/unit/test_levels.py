@@ -50,50 +50,50 @@ def test_levels_have_all_of_the_time() -> None:
 
 
 def test_each_second_counts_once() -> None:
-    clock, job = LevelClock(), Job(7)
+    clock, job = LevelClock(lambda: NOW_NS), Job(7)
     process = job.process(7)
     job.work(1, 3)
-    assert clock.advance([process], NOW_NS)[7][:3] == (0, 3, 0)
+    assert clock.advance([process])[7][:3] == (0, 3, 0)
     job.work(1, 1)
     job.work(3, 2)
-    assert clock.advance([process], NOW_NS)[7][:3] == (0, 1, 2)
-    assert clock.advance([process], NOW_NS)[7] == NONE
+    assert clock.advance([process])[7][:3] == (0, 1, 2)
+    assert clock.advance([process])[7] == NONE
     assert clock.total_s[:3] == (0, 4, 2)
 
 
 def test_processes_of_one_job_count_once_and_the_first_that_lives_has_it() -> None:
-    clock, job = LevelClock(), Job(7)
+    clock, job = LevelClock(lambda: NOW_NS), Job(7)
     parent, child = job.process(7), job.process(8)
     job.work(2, 5)
-    assert clock.advance([child, parent], NOW_NS) == {7: (0, 0, 5, 0, 0, 0, 0, 0)}
+    assert clock.advance([child, parent]) == {7: (0, 0, 5, 0, 0, 0, 0, 0)}
     parent.ended = True
     job.work(2, 1)
-    assert clock.advance([child, parent], NOW_NS) == {8: (0, 0, 1, 0, 0, 0, 0, 0)}
+    assert clock.advance([child, parent]) == {8: (0, 0, 1, 0, 0, 0, 0, 0)}
     assert clock.total_s[2] == 6
 
 
 def test_the_time_of_those_that_are_gone_stays_in_the_sum() -> None:
-    clock, one, other = LevelClock(), Job(1), Job(2)
+    clock, one, other = LevelClock(lambda: NOW_NS), Job(1), Job(2)
     first, second = one.process(1), other.process(2)
     one.work(1, 5)
     other.work(0, 2)
-    clock.advance([first, second], NOW_NS)
-    clock.advance([second], NOW_NS)
+    clock.advance([first, second])
+    clock.advance([second])
     assert clock.total_s[:2] == (2, 5)
 
 
 def test_a_job_of_its_own_has_exact_times() -> None:
-    clock, job = LevelClock(), Job(7)
+    clock, job = LevelClock(lambda: NOW_NS), Job(7)
     process = job.process(7)
     assert clock.times(process, exact=True) is None, "nobody has looked yet"
     job.work(1, 3)
     job.away = (S, 0)
-    clock.advance([process], NOW_NS)
+    clock.advance([process])
     assert clock.times(process, exact=True) == ScopeTimes((0, 3 * S), 3 * S, True, (7,), S, 0)
     job.work(0, 1)
     job.work(2, 2)
     job.away = (S, 4)
-    clock.advance([process], NOW_NS)
+    clock.advance([process])
     assert clock.times(process, exact=False) == ScopeTimes((S, 0, 2 * S), 4 * S, False, (7,), 0, 4)
     job.process(8)  # it has become another program meanwhile
     assert clock.times(process, exact=True) is None
@@ -103,6 +103,6 @@ def test_time_goes_on_until_now_unless_all_have_ended() -> None:
     job = Job(1)
     process = job.process(1)
     job.state = lambda: ScopeState(1, 16, 0, job.levels)  # type: ignore[method-assign]
-    assert LevelClock().advance([process], NOW_NS)[1][1] == 4
+    assert LevelClock(lambda: NOW_NS).advance([process])[1][1] == 4
     process.ended = True
-    assert LevelClock().advance([process], NOW_NS)[1] == NONE
+    assert LevelClock(lambda: NOW_NS).advance([process])[1] == NONE

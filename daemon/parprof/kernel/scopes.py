@@ -55,12 +55,16 @@ class ScopeState:
     """The same while nobody did."""
     begun_ns: int = 0
     """When its first thread was seen to work, if its time is counted from there on; else 0. CLOCK_MONOTONIC."""
+    is_stopped: bool = False
+    """Whether a signal, a debugger or we have stopped somebody of it: time in which nobody works is no stall then."""
 
     def until(self, now_ns: int) -> ScopeState:
         """With the time that has passed since the last change.
 
         >>> ScopeState(1, 1008, 0, (0, 0, 0)).until(4200).level_ns
         (0, 3184, 0)
+        >>> ScopeState(0, 1008, 0, (0, 0, 0), is_stopped=True).until(4200).level_ns
+        (0, 0, 0)
         """
         if not self.changed_ns:
             return self
@@ -68,7 +72,8 @@ class ScopeState:
         if took <= 0:
             return self
         levels = list(self.level_ns)
-        levels[min(self.n_working, len(levels) - 1)] += took
+        if self.n_working or not self.is_stopped:
+            levels[min(self.n_working, len(levels) - 1)] += took
         working_ns = self.working_ns + self.n_working * took
         return replace(self, changed_ns=self.changed_ns + took, working_ns=working_ns, level_ns=tuple(levels))
 
@@ -122,6 +127,7 @@ class Scopes:
             raw.idle_away_ns,
             raw.stall_away_ns,
             raw.begun_ns,
+            bool(raw.stopped_tid),
         )
 
     def stall(self, number: int, now_ns: int) -> Facts:

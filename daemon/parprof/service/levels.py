@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import add
 
 from parprof.facts.scopes import ScopeTimes, levels_that_were
@@ -25,18 +26,14 @@ def by_level_s(level_ns: Sequence[int]) -> tuple[float, ...]:
     return tuple(sum(level_ns[first:end]) / 1e9 for first, end in zip(FIRST_OF_LEVEL, ends, strict=True))
 
 
-def _state_of(target: Target, now_ns: int) -> ScopeState | None:
-    state = target.scope.state()
-    if state is None or all(member.ended for member in target.scope.members.values()):
-        return state
-    return state.until(now_ns)
-
-
 class LevelClock:
     """Reads the programs' histograms once an interval; says what has come since."""
 
-    def __init__(self) -> None:
-        """Nothing was read yet."""
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        """Nothing was read yet. ``clock``: CLOCK_MONOTONIC, nanoseconds."""
+        self._clock = clock
+        self.read_ns = 0
+        """Until when the last `advance` counted, CLOCK_MONOTONIC."""
         self._states: dict[int, ScopeState] = {}
         """As they were read last, by number of scope."""
         self._states_before: dict[int, ScopeState] = {}
@@ -45,8 +42,8 @@ class LevelClock:
         self.total_s = NONE
         """Of all processes, those too that are gone."""
 
-    def advance(self, targets: Iterable[Target], now_ns: int) -> Mapping[int, tuple[float, ...]]:
-        """Seconds at each level since the last call, by process image, until ``now_ns`` (CLOCK_MONOTONIC).
+    def advance(self, targets: Iterable[Target]) -> Mapping[int, tuple[float, ...]]:
+        """Seconds at each level since the last call, by process image, until now: `read_ns`.
 
         Processes that are one job have one histogram: the one that was met first and still lives gets it.
         """
@@ -56,10 +53,13 @@ class LevelClock:
         out: dict[int, tuple[float, ...]] = {}
         since_ns: dict[int, tuple[int, ...]] = {}
         states = {number: state for number, state in self._states.items() if number in first}
-        for number, target in first.items():
-            state = _state_of(target, now_ns)
+        read = [(number, target, target.scope.state()) for number, target in first.items()]
+        self.read_ns = self._clock()  # when all are read: none has counted beyond that, so all count up to it
+        for number, target, state in read:
             if state is None:
                 continue
+            if not all(member.ended for member in target.scope.members.values()):
+                state = state.until(self.read_ns)
             since_ns[target.image] = _grown(state, self._states.get(number))
             states[number] = state
             out[target.image] = by_level_s(since_ns[target.image])

@@ -289,10 +289,9 @@ class DaemonLoop:
         """
         self._watchlist.drop_become_others()
         began_s, cpu_s = time.monotonic(), time.thread_time()
-        session, now_ns = self._session, time.monotonic_ns()
+        session, now_ns = self._session, self._watching.look()
         before_s = now_ns / 1e9
         self._watchlist.cut_waits(now_ns)
-        self._watching.look(now_ns)
         session.drain()
         seconds = before_s - self._charged_s
         self._charged_s = before_s

@@ -168,12 +168,13 @@ class Watching:
         targets = self._session.targets.values() if self.attached else ()
         return {target.image for target in targets if target.pid in self.attached}
 
-    def look(self, now_ns: int) -> None:
-        """Read for how long n_w was how high until now; before all that takes long: what it is later would count.
+    def look(self) -> int:
+        """Read for how long n_w was how high.
 
-        ``now_ns``: CLOCK_MONOTONIC: when waits that go on are cut in two, and the interval ends.
+        Returns until when, CLOCK_MONOTONIC, nanoseconds: waits that go on are cut in two there, and the interval ends.
         """
-        self._levels_s = self._level_clock.advance(self._session.targets.values(), now_ns)
+        self._levels_s = self._level_clock.advance(self._session.targets.values())
+        return self._level_clock.read_ns
 
     def charge(
         self,
