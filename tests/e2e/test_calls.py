@@ -228,8 +228,14 @@ static volatile long sum;
 __attribute__((noinline, noclone)) long fib(long n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
 int main(void)
 {
-	sum = fib(32);	/* 7,049,155 calls */
-	printf("%f\\n", (double)clock() / CLOCKS_PER_SEC);
+	clock_t begun, took, least = 1L << 40;
+	for (int i = 0; i < 10; i++) {	/* the quickest, which no other program on the same core has slowed */
+		begun = clock();
+		sum = fib(32);	/* 7,049,155 calls */
+		took = clock() - begun;
+		least = took < least ? took : least;
+	}
+	printf("%f\\n", (double)least / CLOCKS_PER_SEC);
 	fflush(stdout);
 	for (;;)
 		sum += fib(sum ? 32 : 31);
