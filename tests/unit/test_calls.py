@@ -867,6 +867,17 @@ def timed_as(copy: Copy, *agents: Agent) -> tuple[int | None, list[str]]:
     return counting._number_of_timed(_Process(*agents), DSO, routine, copy), counting.notes
 
 
+def test_samples_that_a_trap_held_back_are_at_the_probe_or_right_behind_it() -> None:
+    counting = CallCounting(
+        cast(BpfKernel, None), cast(FunctionFinder, _Finder()), {0: counted_site(0, "f", 0x1004)}
+    )
+    load_map = LoadMap.of_mappings(1, [Mapping(0x40_0000, 0x40_2000, 0, DSO)])
+    bias = 0x40_0000
+    probed = [at for at in range(0x2000) if counting.is_probed(load_map, bias + at)]
+    assert probed == [*range(0x1004, 0x1014)]
+    assert not counting.is_probed(load_map, 0x7000), "nothing is mapped there"
+
+
 def test_what_cannot_be_timed_is_said_with_what_to_use_instead() -> None:
     fine = Copy("f", 0x1000, "", (CallPlace(0x1000, True, False),))
     assert timed_as(fine) == (0, [])

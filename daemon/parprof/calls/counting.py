@@ -33,6 +33,8 @@ _START_SECONDS = 1.0
 """In which a new image of a process maps what it starts with."""
 _READINGS, _AT_ONCE_S = 4, 0.001
 """Of a moment: so many, unless one takes no longer than that."""
+_HELD_BACK_BYTES = 16
+"""A sample that a trap held back is taken at the instruction that is probed or at the next, which is no farther."""
 
 
 class Counted(Protocol):
@@ -327,6 +329,17 @@ class CallCounting(Closing):
         assert self._begun is not None
         before, behind = self._begun
         return behind if 2 * behind.calls <= sum(self.hits()) else before
+
+    def is_probed(self, load_map: LoadMap, address: int) -> bool:
+        """Whether samples are taken at an address that a trap has held back, as interrupts are off in it."""
+        found = load_map.find(address)
+        if found is None:
+            return False
+        dso, vaddr = found
+        return any(
+            site.dso.key == dso.key and 0 <= vaddr - site.place.vaddr < _HELD_BACK_BYTES
+            for site in self.sites.values()
+        )
 
     def hits(self) -> tuple[int, int]:
         """Calls so far: at cheap places, at dear ones."""

@@ -34,8 +34,9 @@ class Look:
     cheap_ns: float
     """What a call costs at a cheap place: the trap, and our program."""
     dear_ns: float
-    kernel_samples: int = 0
-    """Samples in the kernel: where probes take their time. A program's own system calls are there, too."""
+    kernel_samples: float = 0
+    """Samples in the kernel, and those that were held back until a trap was over: where probes take their time. A
+    program's own system calls are there, too."""
     kernel_s: float = 0.0
     """CPU time that these stand for."""
     earlier_calls: int = 0
@@ -101,11 +102,11 @@ def estimate(look: Look) -> Estimate:
     """What a look tells. What counting itself took meanwhile is left out of the program's time.
 
     Where that is most of it, all depends on the price of a call. The one that was measured on this machine before is
-    right within a factor of two; what this program's probes take now is told by the samples in the kernel, if these are
-    enough. They err on both sides: the program's own system calls are among them, and what a trap takes while
-    interrupts are off is not, since such a sample is taken back in user mode. If they say less than the price does, the
-    share is the harmonic mean of both: at most twice the smaller. Where counting took nearly all that was used, as in a
-    recursion that does little else than call itself, it is a bound.
+    right within a factor of two; what this program's probes take now is told by the samples in the kernel, if these
+    are enough. They err on both sides: the program's own system calls are among them, and what a trap takes while
+    interrupts are off is only as far as who asks knows where such samples are taken, back in user mode. If they say
+    less than the price does, the share is the harmonic mean of both: at most twice the smaller. Where counting took
+    nearly all that was used, as in a recursion that does little else than call itself, it is a bound.
 
     >>> made = estimate(Look(0.02, 0.02, 10_000, 0, 1000.0, 5000.0))
     >>> round(made.calls_per_s), made.share

@@ -125,6 +125,7 @@ class _Count:
         self._refuses = refuses
         self._estimate: Estimate | None = None
         self._begun_s = self._ended_s = 0.0
+        self._sampled_before = 0, 0
         self._notes: list[str] = []
         self._times: dict[int, RoutineTime] = {}
         self._unsampled: dict[int, int] = {}
@@ -139,6 +140,7 @@ class _Count:
         self._check_found(main)
         self._begun_s = time.monotonic()
         begun = self._counting.begun() if self._refuses else None
+        self._sampled_before = self._samples_of_probes(main.pid)
         with ExitStack() as until_looked, Progress(sys.stderr, enabled=not self._args.quiet) as progress:
             until_looked.callback(os.close, bpf.enable_stats())
             while not (finished(self._session) or self._is_over()):
@@ -208,7 +210,7 @@ class _Count:
         """Reckon from what was seen since then."""
         now = self._counting.moment(pid)
         kernel = self._session.kernel
-        in_kernel = self._kernel_samples()
+        in_kernel = self._samples_of_traps(pid)
         target = self._session.live(pid)
         cut = target.probing.calls_cut if target else None
         cpu_s = (cut.cpu_ns / 1e9 if cut and cut.cpu_ns else now.cpu_s) - begun.cpu_s
@@ -247,12 +249,31 @@ class _Count:
         ran_ns, runs = self._session.kernel.run_time_ns().get("on_call", (0, 0))
         return ran_ns / runs if runs else float(self._session.kernel.calls.price_ns())
 
-    def _kernel_samples(self) -> int:
-        """Samples in the kernel so far."""
+    def _samples_of_traps(self, pid: int) -> float:
+        """Samples in the kernel so far, and those that were held back until a trap was over.
+
+        Before anything was probed, samples at such places were the program's own: what came since tells how many of
+        these there are for each one in the kernel.
+        """
+        in_kernel, held_back = self._samples_of_probes(pid)
+        in_kernel_before, held_back_before = self._sampled_before
+        since = in_kernel - in_kernel_before
+        return in_kernel * (1 + (held_back - held_back_before) / since) if since else in_kernel
+
+    def _samples_of_probes(self, pid: int) -> tuple[int, int]:
+        """Samples so far in the kernel, and in user mode where something is probed."""
         self._session.drain()
-        return sum(
-            count.samples for key, count in self._session.facts.items() if key.event == 0 and key.kernel
-        )
+        target, stacks = self._session.live(pid), self._session.kernel.stacks
+        load_map = target.load_map if target is not None else None
+        in_kernel = held_back = 0
+        for key, count in self._session.facts.items():
+            if key.event:
+                continue
+            if key.kernel:
+                in_kernel += count.samples
+            elif load_map is not None and (stack := stacks.raw(key.user)) is not None and stack.native:
+                held_back += count.samples * self._counting.is_probed(load_map, stack.words[0])
+        return in_kernel, held_back
 
     def _is_too_dear(self, is_cut: bool) -> bool:
         """Whether counting ends with the look."""
