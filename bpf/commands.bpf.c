@@ -13,9 +13,24 @@ static __always_inline void leave_scope(struct process *p, s32 working)
 		change_scope(p->scope, t, -(s64)working, 0, 0);
 }
 
+/* Arguments from the third on: tid, since when it sleeps, its stacks there, the epoch of the load map, what it awaits. If it
+ * has woken up since, it is no matter any more: the next wait is looked at as it begins. */
+static __always_inline void tell_place(struct process *p, struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 tid = ctx->args[2];
+	struct thread *t = threads.lookup(&tid);
+
+	if (!t || t->image != p->image || !t->blocked || t->wait_user || t->wait_since_ns != ctx->args[3])
+		return;
+	t->wait_context = 0;
+	t->wait_epoch = ctx->args[6];
+	t->awaits = ctx->args[7];
+	place_wait(t, ctx->args[4], ctx->args[5]);
+}
+
 /* Run by Python itself (BPF_PROG_TEST_RUN), never attached: changes a process's entry where the programs change it too.
  * Arguments: enum command, tgid, and for COMMAND_WAITS a time, for COMMAND_RECOUNT what a glimpse may cost or 0, for
- * COMMAND_TRACE 0 or 1; or COMMAND_ALLOW, scope, cores. */
+ * COMMAND_TRACE 0 or 1, for COMMAND_PLACE see tell_place; or COMMAND_ALLOW, scope, cores. */
 int on_command(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 tgid = ctx->args[1], command = ctx->args[0], unused, last_tid;
@@ -38,6 +53,10 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 	}
 	if (command == COMMAND_TRACE) {
 		p->traced = !!ctx->args[2];
+		return 0;
+	}
+	if (command == COMMAND_PLACE) {
+		tell_place(p, ctx);
 		return 0;
 	}
 	if (command == COMMAND_FREEZE) {

@@ -492,6 +492,7 @@ enum command {
 	COMMAND_FREEZE = 6,	/* nothing of the process counts any more: what is known of it stays as it is */
 	COMMAND_WAITS = 7,	/* its waits are of interest from a time on, or (0) no more; stalls are cut in two now */
 	COMMAND_TRACE = 8,	/* its threads are traced from now on, or (0) no more */
+	COMMAND_PLACE = 9,	/* where a thread of it sleeps that did so before anyone could see it */
 };
 
 /* What was decided about a process that is not watched; key: tgid. */

@@ -16,7 +16,7 @@ import pytest
 
 import profiling
 from parprof.kernel.engine import BpfKernel
-from parprof.metrics import WAIT
+from parprof.metrics import STALL, WAIT
 from parprof.model import ThreadState
 from parprof.session.session import Session
 
@@ -122,8 +122,51 @@ def test_a_stall_that_lasts_is_cut_where_it_is_asked_for(is_stopped: bool) -> No
                     session.take()
             facts = session.take().facts
         finally:
+            session.close()
             child.kill()
             child.communicate()
     stalled_ns = sum(count.total for key, count in facts.items() if key.state is ThreadState.STALLED)
     expected_ns = 0 if is_stopped else cuts_ns[-1] - cuts_ns[0]
     assert stalled_ns == pytest.approx(expected_ns, abs=100)
+
+
+LASTS = """
+#include <unistd.h>
+#define NEVER_INLINED __attribute__((noinline, noclone))
+static volatile long sum;
+NEVER_INLINED void waits_here(char *byte) { (void)!read(0, byte, 1); __asm__ volatile(""); }
+int main(void)
+{
+    char byte;
+    waits_here(&byte);
+    for (;;) sum++;
+}
+"""
+
+
+def test_a_wait_that_lasted_when_we_came_has_its_place_though_it_is_over(tmp_path: Path) -> None:
+    """And the stall that it ends."""
+    program = tmp_path / "lasts"
+    subprocess.run(["gcc", "-O1", "-g", "-xc", "-", "-o", program], input=LASTS.encode(), check=True)
+    child = subprocess.Popen([program], stdin=subprocess.PIPE)
+    process = psutil.Process(child.pid)
+    with BpfKernel(["cpu-clock"], 499, waits=True) as kernel:
+        session = Session(kernel)
+        try:
+            profiling.run_until(session, lambda: process.status() == psutil.STATUS_SLEEPING)
+            image = session.watch(child.pid).image
+            assert kernel.placeless_wait(child.pid, image) is not None, "nobody saw it fall asleep"
+            profiling.run_until(session, lambda: kernel.placeless_wait(child.pid, image) is None)
+            assert child.stdin is not None
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            profiling.run_while_it_works(session, child.pid, 0.1)
+            session.drain()
+            rows, _ = profiling.rows_of(session)
+        finally:
+            session.close()
+            child.kill()
+            child.communicate()
+    for metric in (WAIT, STALL):
+        places = {row.path[1].name if len(row.path) > 1 else "" for row in rows if row.metrics[metric]}
+        assert places == {"waits_here"}, (metric, [row.path for row in rows if row.metrics[metric]])

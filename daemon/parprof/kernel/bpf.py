@@ -26,6 +26,8 @@ ATTACH_PERF_EVENT, ATTACH_UPROBE_MULTI, ATTACH_UPROBE_SESSION = 41, 48, 57
 _ENOENT, _E2BIG, _ENOSPC = 2, 7, 28
 _DISTURBED_TRIES = 8
 """A debugger's stops, which no thread can hold off, may disturb so often."""
+_MOST_ARGUMENTS = 12
+"""Of a raw tracepoint: the kernel's MAX_BPF_FUNC_ARGS."""
 _FUNCTION_PLACE_BYTES = 8
 _INFO_BYTES, _INFO_FUNCTIONS = 232, 104
 """Of a struct bpf_prog_info, as far as it is read here; and where it tells of the program's functions."""
@@ -262,7 +264,8 @@ def raw_tracepoint_open(name: str, program: int) -> int:
 
 def run_raw_tracepoint(program: int, arguments: tuple[int, ...]) -> int:
     """Run a program of a raw tracepoint here and now, and return what it returned."""
-    context = ctypes.create_string_buffer(struct.pack(f"<{len(arguments)}Q", *arguments))
+    arguments += (0,) * (_MOST_ARGUMENTS - len(arguments))  # the kernel wants all that the program may look at
+    context = ctypes.create_string_buffer(struct.pack(f"<{_MOST_ARGUMENTS}Q", *arguments))
     _, raw = _bpf(
         PROG_TEST_RUN,
         struct.pack(

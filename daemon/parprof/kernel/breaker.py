@@ -20,6 +20,7 @@ from parprof.kernel.objects import LoadedObject
 from parprof.kernel.records import (
     COMMAND_FREEZE,
     COMMAND_LEAVE,
+    COMMAND_PLACE,
     COMMAND_PROBE,
     COMMAND_RECOUNT,
     COMMAND_SETTLE,
@@ -32,6 +33,7 @@ from parprof.kernel.records import (
 from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.sampling import SWITCHES, Tracepoints
 from parprof.kernel.settings import Settings
+from parprof.kernel.unended import PlacelessWait
 from parprof.kernel.uprobes import ProbeSet
 
 _SETTLED_SECONDS = 0.002
@@ -211,6 +213,16 @@ class Breaker:
     def find_waits(self, pid: int, since_ns: int) -> None:
         """The waits of a process are of interest from then on; 0: no more."""
         self._command(COMMAND_WAITS, pid, since_ns)
+
+    def place_wait(
+        self, pid: int, wait: PlacelessWait, user: int, kernel: int, epoch: int, awaits: int
+    ) -> None:
+        """Where a thread sleeps, if it still does.
+
+        ``user``, ``kernel``: its stacks, by hash. ``epoch``: of the load map. ``awaits``: as in `SampleKey`.
+        """
+        arguments = COMMAND_PLACE, pid, wait.tid, wait.since_ns, user, kernel, epoch, awaits
+        bpf.run_raw_tracepoint(self._command_program, arguments)
 
     def trace(self, pid: int, *, on: bool) -> None:
         """Tell what the threads of a process do, and of children that it forks, or no more."""

@@ -38,7 +38,7 @@ from parprof.kernel.sizes import FEW_SCOPES, activation_sizes, amount_sizes, map
 from parprof.kernel.stacks import CodeAt, SentCode, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.trace import TraceBounds, TraceLog
-from parprof.kernel.unended import Unended, cut_by_glimpse, find_unended
+from parprof.kernel.unended import PlacelessWait, Unended, cut_by_glimpse, find_unended, placeless_wait
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
 from parprof.model import Facts, ThreadState
 from parprof.plans import Edge
@@ -99,7 +99,8 @@ class BpfKernel(Closing):
         self._bounds = traced
         self.trace_log: TraceLog | None = None
         """What the threads did when; None: nobody asked for that."""
-        self._waits = waits
+        self.finds_waits = waits
+        """Whether it finds out where the threads of all processes sleep."""
         self._walks_thread: threading.Thread | None = None
         self._has_learned = False
         self._events: SampleEvents | None = None
@@ -266,7 +267,7 @@ class BpfKernel(Closing):
         process: Any = self._object.layouts["process"]()
         process.image, process.dead, process.left_ns = image, from_exec, self._settings.budget.burst_ns
         process.scope = scope or image
-        process.waits_since_ns = time.monotonic_ns() if self._waits else 0
+        process.waits_since_ns = time.monotonic_ns() if self.finds_waits else 0
         process.traced = self._bounds is not None
         with self._needing_room(pid, "scopes"):
             self.scopes.ensure(process.scope, begun_ns)
@@ -572,6 +573,10 @@ class BpfKernel(Closing):
         """
         follows = self.breaker.follows_switches
         return find_unended(self._object, self.scopes, images, now_ns, follows_switches=follows, cut=cut)
+
+    def placeless_wait(self, tid: int, image: int) -> PlacelessWait | None:
+        """That of a thread that sleeps, if nobody knows where; see `Breaker.place_wait`."""
+        return placeless_wait(self._object, tid, image)
 
     def cut_waits(self, pid: int, images: Mapping[int, int], now_ns: int, *, wanted: bool) -> Unended:
         """`find_waits` from ``now_ns`` on, or no more, and what lasted then: `unended`."""

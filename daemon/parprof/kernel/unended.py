@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from parprof.kernel.glimpses import Glimpse
 from parprof.kernel.objects import LoadedObject
@@ -26,6 +26,22 @@ class Unended:
     ready_ns: Mapping[int, int]
     """For how long working threads have had no CPU, by process image. Where context switches are not followed nobody
     saw when that ended: their samples tell."""
+
+
+class PlacelessWait(NamedTuple):
+    """A thread that sleeps, of which nobody saw where it went to sleep."""
+
+    tid: int
+    since_ns: int
+    """Since when, or since it was met: CLOCK_MONOTONIC."""
+
+
+def placeless_wait(loaded: LoadedObject, tid: int, image: int) -> PlacelessWait | None:
+    """The one of a thread of a process image; None: it does not sleep, or it is known where."""
+    thread: Any = loaded.get("threads", struct.pack("<I", tid), "thread")
+    if thread is None or thread.image != image or not thread.blocked or thread.wait_user:
+        return None
+    return PlacelessWait(tid, thread.wait_since_ns) if thread.wait_since_ns else None
 
 
 def find_unended(

@@ -89,6 +89,20 @@ class Asleep:
         """What it waits for, as far as the kernel knows."""
         return KIND_AWAITED.get(self.awaits) or wait_kind(function.name for function, _ in self.kernel)
 
+    def put(self, stacks: StackTable) -> tuple[int, int]:
+        """Its stacks, of the program and of the kernel, among the others: by hash."""
+        kernel = [begin + offset for function, offset in self.kernel if (begin := stacks.stand_in(function))]
+        packed = struct.pack(f"<{len(kernel)}Q", *kernel)
+        below = _put(RawStack(packed, _KERNEL_END, b"", 0, 0), stacks) if kernel else 0
+        is_own = self.user.python or self.user.is_own
+        user = _put(self.user, stacks, self.target.image if is_own else 0)
+        if (language := self.target.language) is not None:  # which costs nothing if that was done before
+            if self.user.python:
+                language.resolve([(user, stacks.get(user).python)])
+            if self.user.is_own:
+                language.resolve_words([(user, self.user.words)])
+        return user, below
+
 
 Finder = Callable[[Target, int, Tables], Asleep | None]
 """Finds out where a thread of a process sleeps."""
@@ -170,17 +184,10 @@ class Sleepers:
         told = follow(holders)
         return [keys[one] for one in sorted(told.circles)], [keys[one] for one in told.roots if one in keys]
 
-    def _placed(self, key: SampleKey, one: Asleep, stacks: StackTable) -> SampleKey:
-        kernel = [begin + offset for function, offset in one.kernel if (begin := stacks.stand_in(function))]
-        packed = struct.pack(f"<{len(kernel)}Q", *kernel)
-        below = _put(RawStack(packed, _KERNEL_END, b"", 0, 0), stacks) if kernel else 0
+    @staticmethod
+    def _placed(key: SampleKey, one: Asleep, stacks: StackTable) -> SampleKey:
+        user, below = one.put(stacks)
         epoch = one.target.mapped.maps.epoch
-        user = _put(one.user, stacks, key.image if one.user.python or one.user.is_own else 0)
-        if (language := one.target.language) is not None:  # which costs nothing if that was done before
-            if one.user.python:
-                language.resolve([(user, stacks.get(user).python)])
-            if one.user.is_own:
-                language.resolve_words([(user, one.user.words)])
         return wait_key(key.state, key.image, key.tid, user, below, 0, epoch, awaits=one.awaits)
 
 

@@ -29,6 +29,7 @@ from parprof.session.asleep import Meanwhile, placed_at_end
 from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter
 from parprof.session.finds import StackFinds
+from parprof.session.first_sleepers import FirstSleepers
 from parprof.session.gathered import Gathered
 from parprof.session.happenings import Happenings
 from parprof.session.lifecycle import End, Lives, State
@@ -106,6 +107,7 @@ class Session:
         self._gathered = Gathered(self.targets, self._intervals)
         self._asleep: dict[int, Meanwhile] = {}
         """By image: where threads sleep of those whose waits are looked for."""
+        self._first_sleepers = FirstSleepers(kernel, self.builder.at_hand)
         self._looks = Looks(self.builder.at_hand, kernel.stacks) if by_interval else None
         self._finds = StackFinds(kernel, self.targets, self._arrivals.remember)
         self._happenings = Happenings(
@@ -149,9 +151,14 @@ class Session:
         Raises:
             TargetError: gone, a kernel thread, a zombie; FilesUnknown: try again.
         """
-        return self._arrivals.watch(
+        target = self._arrivals.watch(
             pid, follow=follow, stop=stop, patient=patient, wait=wait, children=children
         )
+        if self.kernel.finds_waits and not stop:
+            met = (target, *filter(None, map(self.live, children)))
+            for one in met:
+                self._first_sleepers.add(one)
+        return target
 
     def wake_up_by(self, fd: int) -> None:
         """Let `step` end when a descriptor becomes readable; whoever owns it reads it."""
@@ -176,9 +183,12 @@ class Session:
             self.watched.placer.hurry(target.pid)
         images = {target.image: target.scope.number}
         unended = self.kernel.cut_waits(target.pid, images, now_ns, wanted=wanted)
-        asleep = self._asleep.setdefault(target.image, Meanwhile(target, self.builder.at_hand))
+        if target.image not in self._asleep:
+            self._asleep[target.image] = Meanwhile(target, self.builder.at_hand)
+            self._first_sleepers.add(target)
+        asleep, lasting = self._asleep[target.image], self._first_sleepers.without_told(unended.facts)
         follows = self.kernel.breaker.follows_switches
-        facts = asleep.placed(unended.facts, now_ns, self.kernel.stacks, knows_stalls=follows)
+        facts = asleep.placed(lasting, now_ns, self.kernel.stacks, knows_stalls=follows)
         self._add({now_ns - self.started_ns: facts})
         if not wanted:
             del self._asleep[target.image]
@@ -215,6 +225,7 @@ class Session:
         if images:
             self.kernel.forget_images(images)
             self._gathered.forget(images)
+            self._first_sleepers.forget(images)
             self._asleep = {image: one for image, one in self._asleep.items() if image not in images}
         return ended
 
@@ -285,6 +296,7 @@ class Session:
         self._note_levels()
         self._happenings.look_after_storm(now)
         self.kernel.breaker.look_at_glimpses()
+        self._first_sleepers.look(now)
         self._look_where_threads_sleep()
         self._drain_in_time(now)
         self._learn_spins()
@@ -477,7 +489,8 @@ class Session:
         unended = self.kernel.unended(
             {image: target.scope.number for image, target in living.items()}, self.ended_ns
         )
-        facts = placed_at_end(unended.facts, living, self.builder.table, self.kernel.stacks)
+        lasting = self._first_sleepers.without_told(unended.facts)
+        facts = placed_at_end(lasting, living, self.builder.table, self.kernel.stacks)
         self._add({self.ended_ns - self.started_ns: facts})
         self._add_looks(unended.facts)
         for target in self._lives.unended():
