@@ -11,12 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import psutil
 import pytest
 
 from parprof.attribution.waiting import WaitKind, wait_kind
 from parprof.kernel.scopes import ScopeState, wait_key
 from parprof.kernel.stacks import STACK_ENDS, RawStack, StackTable
 from parprof.model import AWAITS_DEADLOCK, AWAITS_LOCKED, AWAITS_UNKNOWN, Count, Facts, Frame, ThreadState
+from parprof.process.identity import used_cpu_s
 from parprof.profile.naming import FileNamer
 from parprof.session import asleep
 from parprof.session.asleep import Asleep, Meanwhile
@@ -139,10 +141,14 @@ def sleeper(request: pytest.FixtureRequest) -> Iterator[tuple[int, WaitKind]]:
     """A program that sleeps in the kernel, and for what."""
     with subprocess.Popen(["/usr/bin/python3", "-S", "-c", request.param]) as process:
         try:
-            until = time.monotonic() + 20
-            while time.monotonic() < until and Path(f"/proc/{process.pid}/wchan").read_text() in ("", "0"):
-                time.sleep(0.05)
-            time.sleep(0.3)
+            until, has_slept = time.monotonic() + 20, False
+            while time.monotonic() < until and not has_slept:  # not for what it reads as it begins
+                used_s = used_cpu_s(process.pid)
+                time.sleep(0.3)
+                has_slept = (
+                    0 < used_s == used_cpu_s(process.pid)
+                    and psutil.Process(process.pid).status() == "sleeping"
+                )
             yield process.pid, SLEEPS[request.param]
         finally:
             process.kill()

@@ -264,7 +264,9 @@ def raw_tracepoint_open(name: str, program: int) -> int:
 
 def run_raw_tracepoint(program: int, arguments: tuple[int, ...]) -> int:
     """Run a program of a raw tracepoint here and now, and return what it returned."""
-    arguments += (0,) * (_MOST_ARGUMENTS - len(arguments))  # the kernel wants all that the program may look at
+    arguments += (0,) * (
+        _MOST_ARGUMENTS - len(arguments)
+    )  # the kernel wants all that the program may look at
     context = ctypes.create_string_buffer(struct.pack(f"<{_MOST_ARGUMENTS}Q", *arguments))
     _, raw = _bpf(
         PROG_TEST_RUN,
