@@ -132,7 +132,7 @@ SLEEPS = {
     "import socket; s = socket.socket(1); s.bind('\\0parprof-test-asleep'); s.listen(); s.accept()": WaitKind.REQUESTS,
     "import socket; s, t = socket.socketpair(); s.recv(1)": WaitKind.NETWORK,
     "import threading as t; a = t.Lock(); a.acquire(); a.acquire()": WaitKind.LOCK,
-    "import os; os.fork() or os.execlp('sleep', 'sleep', '2'); os.wait()": WaitKind.CHILD,
+    "import os; os.fork() or os.execlp('sleep', 'sleep', '10'); os.wait()": WaitKind.CHILD,
 }  # fmt: skip
 
 
