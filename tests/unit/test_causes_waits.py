@@ -992,6 +992,14 @@ def test_a_producer_is_that_where_nobody_saw_its_thread_begin(tid: int, kind: Ki
     assert first(found(*balanced(), *rows)) == (kind, "produce")
 
 
+def test_who_waited_itself_before_it_worked_makes_nothing_for_others() -> None:
+    """The others sleep for a time."""
+    rows = [row("main; pthread_create; produce", 400, 1, 9)]
+    rows += [row("main; pthread_create; produce; pthread_cond_wait; [waits: condition]", tid=9, wait=600)]
+    rows += [row("main; rest", 100, 2, 7), row("main; nap; nanosleep; [waits: sleep]", tid=7, wait=900)]
+    assert first(found(*balanced(), *rows)) == (Kind.SERIAL, "produce")
+
+
 def test_what_a_loop_makes_is_told_at_what_makes_it() -> None:
     """A condition variable's wait that was inlined has the name of a template; its kind says what it is."""
     rows = [
