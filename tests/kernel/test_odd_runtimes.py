@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -95,6 +95,13 @@ def real_libgomp() -> Path:
     return Path(told.stdout.strip()).resolve()
 
 
+def wait_for_mapping(pid: int, library: Path) -> None:
+    deadline = time.monotonic() + 20
+    while str(library) not in Path(f"/proc/{pid}/maps").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def renamed(source: Path, target: Path) -> Path:
     """A copy of a file that is, or needs, libgomp of another name."""
     data = source.read_bytes()
@@ -152,10 +159,7 @@ def test_a_runtime_that_is_replaced_while_it_is_mapped(how: str, tmp_path: Path)
     environment = {**profiling.truth_environment(log), "LD_LIBRARY_PATH": str(tmp_path)}
     command = [profiling.BUILD / "omp_truth.gomp", "balanced,skewed,barrier", "--forever"]
     with dp.started(*command, env=environment) as process:
-        deadline = time.monotonic() + 20
-        while str(library) not in Path(f"/proc/{process.pid}/maps").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for_mapping(process.pid, library)
         if how == "removed":
             library.unlink()
         else:
@@ -174,6 +178,39 @@ def test_a_runtime_that_is_replaced_while_it_is_mapped(how: str, tmp_path: Path)
     agreement = profiling.compare(session.trace, Truth.read(log), since_ns=begun)
     assert agreement.judged > 200
     assert agreement.wrong_share <= 0.1, agreement.cases
+
+
+@pytest.mark.parametrize("first", ["real", "odd"])
+def test_two_containers_with_different_files_of_one_path(first: str, tmp_path: Path) -> None:
+    """What is known of the file that one has there is not believed of the other's."""
+    place = tmp_path / "libgomp.so.1"
+    place.touch()
+    files = {"real": real_libgomp(), "odd": odd_library(tmp_path, "odd.so", "LIES")}
+    phases = ("balanced,skewed", "--forever")
+    programs = {
+        "real": ["env", f"LD_LIBRARY_PATH={tmp_path}", profiling.BUILD / "omp_truth.gomp", *phases],
+        "odd": ["env", f"LD_PRELOAD={place}", profiling.BUILD / "pthread_truth", *phases],
+    }
+    script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    order = sorted(files, key=lambda name: name != first)
+    with ExitStack() as stack:
+        processes = {
+            name: stack.enter_context(
+                dp.started(
+                    "unshare", "--mount", "sh", "-c", script, "-", files[name], place, *programs[name],
+                    env=profiling.truth_environment(tmp_path / f"log.{name}"),
+                )
+            )
+            for name in order
+        }  # fmt: skip
+        for process in processes.values():
+            wait_for_mapping(process.pid, place)
+        with profiling.traced_session() as session:
+            targets = {name: session.watch(processes[name].pid) for name in order}
+            session.finish()
+    told = {name: (target.plan.runtime, target.source) for name, target in targets.items()}
+    assert told == {"real": ("libgomp", Source.EXACT), "odd": ("none", Source.SCHEDULER)}
+    assert targets["real"].plan.sites and not targets["real"].failures
 
 
 def test_the_memory_of_one_copy_does_not_stand_for_two(

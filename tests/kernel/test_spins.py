@@ -87,7 +87,7 @@ def check_that_spinning_is_no_work(how: str, tmp_path: Path) -> None:
         run = profiling.record("spins_truth", [how], tmp_path / f"log{attempt}")
         found.append(profiling.compare(run.session.trace, run.truth))
         spun = sum(record.state is ThreadState.SPINNING for record in run.session.trace)
-        if found[-1].wrong_share <= LIMIT:
+        if found[-1].wrong_share <= LIMIT and spun > 150:  # who yields has only the cores that others leave
             break
     best = min(found, key=lambda agreement: agreement.wrong_share)
     assert best.judged > 300

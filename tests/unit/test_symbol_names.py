@@ -33,7 +33,10 @@ from parprof.symbols.table import find_functions
         ("f.cold", "f"),
         ("f.coldest", "f.coldest"),
         ("f.partial.1", "f.partial.1"),
-        ("f.part", "f"),
+        ("f.part.12", "f"),
+        ("main.part", "main.part"),  # Go's, as the next two
+        ("main.part.func1", "main.part.func1"),
+        ("main.llvm", "main.llvm"),
         (".cold", ".cold"),
         (".omp_task_entry.", ".omp_task_entry."),
         ("main.omp_outlined_debug__", "main.omp_outlined_debug__"),

@@ -27,7 +27,7 @@ the sake of its stack."""
 _PLUMBING = 4
 """Frames at most by which a thread begins before its function."""
 _PART = re.compile(
-    r"(.+?)(?:\._omp_(?:cpy)?fn\.\d+|\.omp_outlined\S*|\.(?:constprop|isra|part|cold|lto_priv)\b\S*)+"
+    r"(.+?)(?:\._omp_(?:cpy)?fn\.\d+|\.omp_outlined\S*|\.(?:(?:constprop|isra|part)\.\d|(?:cold|lto_priv)\b)\S*)+"
 )
 """Names of what compilers make of a part of a function, or of a copy of it."""
 

@@ -11,7 +11,8 @@ import pydemumble
 
 MAX_NAME = 4096
 _MAX_MANGLED = 1 << 13
-_CLONE = re.compile(r"\.(?:constprop|isra|part|cold|lto_priv|llvm)(?:\.\d+)*(?=\.|\Z)")
+_CLONE = re.compile(r"\.(?:(?:constprop|isra|part|llvm)\.\d+|cold|lto_priv)(?:\.\d+)*(?=\.|\Z)")
+"""Compilers number them, but for cold parts: ``main.part`` is a function of Go's package ``main``."""
 _OLD_RUST = re.compile(r"_ZN.*17h[0-9a-f]{16}E(?=\.|\Z)")
 """Rust's older mangling is C++'s, with a hash at the end and punctuation in words."""
 _RUST_HASH = re.compile(r"::h[0-9a-f]{16}\Z")
