@@ -316,6 +316,47 @@ def test_a_process_that_nobody_waits_for_has_its_functions_from_the_first_wait_o
     assert len(stacks) >= 1 and all(stack.python for stack in stacks.values()), stacks
 
 
+WAYS = """
+import random
+print('ready', flush=True)
+def step(depth):
+    sum(range(2000))
+    return depth and (step(depth - 1) if random.random() < 0.5 else
+        step(depth - 1))
+while True: step(14)
+"""
+
+
+def test_stacks_that_do_not_come_again_are_forgotten(some_interpreter: str) -> None:
+    """As the daemon does it each minute: a service takes other ways through its functions as long as it runs."""
+    with (
+        subprocess.Popen([some_interpreter, "-S", "-c", WAYS], stdout=subprocess.PIPE) as process,
+        BpfKernel(["cpu-clock"], 499, budget=profiling.UNLIMITED) as kernel,
+        closing(Session(kernel)) as session,
+    ):
+        try:
+            assert process.stdout and process.stdout.readline().startswith(b"ready")
+            target = profiling.watch_in_time(session, process.pid)
+
+            def python_stacks() -> set[int]:
+                profiling.run_while_it_works(session, process.pid, 0.3)
+                session.drain()
+                return {key.user for key in session.take().facts if kernel.stacks.get(key.user).python}
+
+            assert target.language
+            first = python_stacks()
+            assert len(first) > 10 and all(target.language.stacks.stack(one) for one in first)
+            for _ in range(2):  # those that one call forgets are gone after the next
+                kernel.trim_stacks(-1, 0)
+                session.trim()
+            assert not any(target.language.stacks.stack(one) for one in first)
+            later = python_stacks()
+            assert len(later) > 10 and all(target.language.stacks.stack(one) for one in later)
+            assert target.language.stacks.unresolved == 0
+        finally:
+            process.kill()
+
+
 def test_other_processes_pay_nothing(tmp_path: Path) -> None:
     run = profiling.record("pthread_truth", ["balanced", "--repeat", "3"], tmp_path / "log")
     assert run.target.language is None

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
 import subprocess
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -205,3 +207,29 @@ def test_nothing_stays_stopped_when_the_profiler_fails() -> None:
             time.sleep(0.01)
         assert child.poll() == 0
         child.send(signal.SIGKILL)
+
+
+def test_a_process_that_was_dealt_with_is_free_at_once() -> None:
+    """The daemon meets hundreds of thousands: Python looks for cycles too seldom for what each of them has."""
+    with BpfKernel(["cpu-clock"], 499) as kernel:
+        session = Session(kernel)
+        gc.collect()
+        gc.disable()
+        try:
+            left = weakref.ref(dealt_with(session))
+            assert left() is None, gc.get_referrers(left())
+        finally:
+            gc.enable()
+            session.close()
+
+
+def dealt_with(session: Session) -> Target:
+    child = Child([BRIEF, "20"])
+    target = session.watch(child.pid, follow=True, stop=True)
+    child.release()
+    profiling.run_until(session, lambda: child.poll() is not None and target.ended)
+    session.drain()
+    assert target.scope.workers() or not target.clock_samples
+    session.take()
+    assert target in session.drop_ended()
+    return target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,15 @@ def test_any_bytes_are_survived(minor: int, table: bytes, first_line: int, data:
     lines = LineTable(minor, table, first_line)
     for instruction in (0, 2, 40, 4096, (1 << 32) - 2, data.draw(st.integers(0, (1 << 32) - 1))):
         assert 0 <= lines.line(instruction) <= 1 << 31
+
+
+def test_what_was_decoded_is_small() -> None:
+    """A service has thousands of functions, and a machine hundreds of such services."""
+    table = bytes([0x80, 0x00] * 50_000)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    lines = LineTable(11, table, 7)
+    assert lines.line(3) == 7
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 12 * 50_000

@@ -82,6 +82,18 @@ def test_a_function_and_another_one_at_its_address() -> None:
     assert stacks.unresolved == 1
 
 
+def test_stacks_that_are_not_kept_are_resolved_anew() -> None:
+    planted, stacks = Planted(), make()
+    code = planted.code(planted.text("f"), planted.text("a.py"), planted.table(b"\x80\x00"))
+    address = planted.put(code)
+    for digest in (1, 2, 3):
+        assert resolve(stacks, digest, address, code) == "f a.py:7"
+    kept = stacks.stack(2)
+    stacks.keep({2})
+    assert stacks.stack(1) is None and stacks.stack(3) is None and stacks.stack(2) is kept
+    assert resolve(stacks, 1, address, code) == "f a.py:7"
+
+
 def test_a_module_at_the_address_of_the_one_before_is_told_by_its_file() -> None:
     planted, stacks = Planted(), make()
     name, lines = planted.text("<module>"), planted.table(b"\x80\x00")

@@ -153,3 +153,13 @@ def test_new_samples_tell_anew_who_works() -> None:
     program.clock_samples = 100_000
     scope.changed()
     assert len(scope.workers()) == 1
+
+
+def test_who_was_dealt_with_is_in_none_of_its_lists() -> None:
+    first, second = Process(1, 100, pool=3), Process(2, 50, pool=2)
+    scope = job(first, second)
+    assert scope.workers() == [first, second]
+    scope.remove(first.image)
+    assert scope.workers() == [second]
+    scope.remove(second.image)
+    assert scope.workers() == []

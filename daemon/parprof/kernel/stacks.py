@@ -157,7 +157,7 @@ class StackTable:
         self._leaving: set[int] = set()
         """Stacks that the kernel sends again when it sees them: they go with the next `trim` if it does not."""
 
-    def __contains__(self, digest: int) -> bool:
+    def __contains__(self, digest: object) -> bool:
         return digest in self._records
 
     def add(self, records: Iterable[bytes]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -146,6 +146,9 @@ class Instance(Closing):
         ``read_word`` raises OSError where nothing is.
         """
         return None
+
+    def keep(self, stacks: Container[int]) -> None:
+        """Of other stacks than these, by id, nothing need be known any more: they are resolved anew if they come."""
 
     def is_servant(self, digest: int) -> bool:
         """Whether the thread of a stack that was resolved is one that the language has for itself."""

@@ -164,7 +164,7 @@ class Arrivals:
         """These images have been dealt with: their scopes go with the last of theirs."""
         for number, scope in list(self.scopes.items()):
             for image in images & scope.members.keys():
-                del scope.members[image]
+                scope.remove(image)
             if not scope.members:
                 del self.scopes[number]
                 self._kernel.scopes.forget(number)

@@ -50,6 +50,12 @@ class StackFinds:
             if (language := self._language(image)) is not None:
                 language.resolve_words(native)
 
+    def trim(self) -> None:
+        """Forget the functions in stacks that the kernel is to send again."""
+        for image in self._targets:
+            if (language := self._language(image)) is not None:
+                language.keep(self._kernel.stacks)
+
     def _language(self, image: int) -> Instance | None:
         target = self._targets.get(image)
         return target.language if target is not None else None

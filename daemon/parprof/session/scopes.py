@@ -98,6 +98,11 @@ class Scope:
         self._tell(max(self._allowed, _together([member], self._cpus)))
         self._cpus = self._cpus.union(member.cpus)
 
+    def remove(self, image: int) -> None:
+        """A process image has been dealt with."""
+        del self.members[image]
+        self._workers = None
+
     def changed(self) -> None:
         """There are new samples of its processes."""
         self._workers = None

@@ -512,6 +512,7 @@ class Session:
     def trim(self) -> None:
         """Give back what has not been used for some time."""
         self._gathered.trim()
+        self._finds.trim()
         self.builder.trim()
         self.watched.jit.trim()
         BOOK.trim()

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import field
@@ -139,7 +140,7 @@ class Target:
             watched.kernel,
             process.pid,
             image,
-            probed=self,
+            probed=weakref.proxy(self),  # else both would stay until Python looks for cycles
             wanted_source=watched.wanted_source,
             blame_locks=watched.blame_locks,
             spares_plain=watched.spares_plain,

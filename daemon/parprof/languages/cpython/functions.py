@@ -8,7 +8,7 @@ new stacks come, and each stack keeps what its frames meant when it came.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import field
 
 from parprof.kernel.stacks import CodeAt, SentCode
@@ -115,6 +115,11 @@ class PythonStacks:
             self._found[digest] = tuple(map(looked_up.__getitem__, frames))
             if looked_up.unknown:
                 self.unresolved += sum(map(looked_up.unknown.__contains__, frames))
+
+    def keep(self, stacks: Container[int]) -> None:
+        """Forget all other stacks than these: a service has new ones for as long as it runs."""
+        self._found = {digest: found for digest, found in self._found.items() if digest in stacks}
+        self._stacks = {digest: frames for digest, frames in self._stacks.items() if digest in stacks}
 
     def stack(self, digest: int) -> tuple[PythonFrame, ...] | None:
         """The Python frames of a stack that was resolved, innermost first."""

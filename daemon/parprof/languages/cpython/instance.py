@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
 from parprof.languages import Instance, SavedLanguage
@@ -38,6 +38,10 @@ class CPythonInstance(Instance):
     def resolve(self, stacks: Iterable[tuple[int, tuple[CodeAt, ...]]]) -> None:
         """Look up the functions of stacks that came just now."""
         self.stacks.resolve(stacks)
+
+    def keep(self, stacks: Container[int]) -> None:
+        """Forget all other stacks than these."""
+        self.stacks.keep(stacks)
 
     def asleep(self, tid: int) -> tuple[bytes, int]:
         """The frames of a thread that sleeps."""

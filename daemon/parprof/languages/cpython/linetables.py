@@ -6,6 +6,7 @@ instructions belong to no line. The tables are a target's memory: whatever they 
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 
 Ranges = list[tuple[int, int]]
@@ -83,22 +84,26 @@ class LineTable:
         self._minor, self._table, self._is_whole = minor, table, is_whole
         self._unit = 2 if minor == 10 else 1
         self._first_line = first_line
-        self._decoded: Ranges | None = None
+        self._starts: array[int] | None = None
+        """Where ranges begin. None: not decoded yet."""
+        self._lines = array("I")
+        """Of the ranges; 0: they belong to none."""
 
-    def _ranges(self) -> Ranges:
-        if self._decoded is None:
+    def _decoded(self) -> array[int]:
+        """Where ranges begin, in 8 bytes with the line of each: as tuples they would take twelve times as much."""
+        if self._starts is None:
             decode = {9: decode_lnotab, 10: decode_pairs}.get(self._minor, decode_locations)
-            self._decoded = decode(self._table, self._first_line)
+            ranges = decode(self._table, self._first_line)
             self._table = b""
             if not self._is_whole and self._minor == 9:  # the other formats say where the last range ends
-                self._decoded[-1] = (self._decoded[-1][0], 0)
-        return self._decoded
+                ranges[-1] = (ranges[-1][0], 0)
+            self._starts = array("I", [start for start, _ in ranges])
+            self._lines = array("I", [line if 0 < line < _MAX_LINE else 0 for _, line in ranges])
+        return self._starts
 
     def line(self, instruction: int) -> int:
         """The line of an instruction (as the version counts them, 32 bits); 0 if it has none."""
         if instruction >= 1 << 31:  # before the first one
             return self._first_line
-        ranges = self._ranges()
-        place = bisect_right(ranges, (instruction * self._unit, _MAX_LINE)) - 1
-        line = ranges[place][1] if place >= 0 else 0
-        return line if 0 < line < _MAX_LINE else 0
+        place = bisect_right(self._decoded(), instruction * self._unit) - 1
+        return self._lines[place] if place >= 0 else 0
