@@ -3,6 +3,7 @@
 
     .venv/bin/python bench/daemon.py [--minutes 5] [--processes 200] [--threads 5] [--churn 1000]
         [--attach 20] [--reload 30] [--full-disk] [--ring-mb 1]
+        [--python 2]
 
 Starts ``parprofd`` and the processes, and prints a line each minute: CPU time of the daemon and of its helpers as
 a share of one core, resident memory of both, descriptors, threads, entries of its BPF maps, and what became of the
@@ -10,12 +11,13 @@ samples. With ``--churn`` so many more processes are started and ended each seco
 seconds one of them is attached to through the daemon, with ``--reload`` the configuration is changed and read again;
 with ``--full-disk`` its cache and what it would push are on a file system that is full during the third quarter. The
 last columns of a line count these since the start. "kept" is what the profiles of the last minutes take, in MB, up to
-16 or ``--ring-mb``: that alone may grow. A soak: ``--minutes 120 --churn 100 --attach 20 --reload 30
---full-disk``. "due" is how many samples the CPU time of
-all these processes stands for, since the start; each of them has to be charged, or counted as lost under a reason
-(as are those of other new processes of the machine, before it is decided about them). At the end the
-processes are stopped, and a last line shows what the daemon keeps, and whether memory grew from the second to the last
-quarter. Metrics are scraped as Prometheus does. Needs root.
+16 or ``--ring-mb``: that alone may grow. With ``--python`` there are so many services in Python beside these, of
+which nearly each sample has a stack that nobody has seen, and interpreters that live for a second or two, one after
+the other. A soak: ``--minutes 120 --churn 100 --python 2 --attach 20 --reload 30 --full-disk``. "due" is how many
+samples the CPU time of all these processes stands for, since the start; each of them has to be charged, or counted as
+lost under a reason (as are those of other new processes of the machine, before it is decided about them). At the end
+the processes are stopped, and a last line shows what the daemon keeps, and whether memory grew from the second to the
+last quarter. Metrics are scraped as Prometheus does. Needs root.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 GET_FD_BY_ID = 14
 HASH_MAPS = {"processes": "p", "threads": "t", "configs": "c", "mapping_lists": "m", "verdicts": "v"}
 """Maps whose entries are counted, and the letter that stands for them in the table."""
+PYTHON = "bench_python"
+"""The name of interpreters of this bench's own."""
 SETTLE_SECONDS = 20.0
 """From the end of the processes to the last line: two charges, and a second for stragglers."""
 
@@ -120,6 +124,43 @@ def scrape(port: int) -> dict[str, float]:
     }
 
 
+class Interpreters:
+    """Python programs: services, and what lives for a moment, one after the other."""
+
+    def __init__(self, build: Path) -> None:
+        self._python = build / PYTHON
+        self._python.symlink_to("/usr/bin/python3")
+        self._end, self._ended_cpu_s = threading.Event(), 0.0
+        self._now: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def start(self, share: float, seconds: float) -> subprocess.Popen[bytes]:
+        """One that works for a share of the time, and for so many seconds of CPU time."""
+        command = [self._python, "-E", "-S", PROGRAMS / "ever_new.py", str(share), str(seconds)]
+        return subprocess.Popen([str(word) for word in command])
+
+    def cpu_s(self) -> float:
+        """CPU time of those that live for a moment."""
+        now = self._now
+        return self._ended_cpu_s + (cpu_s(now.pid) if now else 0.0)
+
+    def stop(self) -> None:
+        self._end.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            self._now = self.start(0.3, 0.5)
+            used_s = 0.0
+            while self._now.poll() is None:
+                used_s = max(cpu_s(self._now.pid), used_s)
+                self._end.wait(0.05)
+                if self._end.is_set():
+                    self._now.terminate()
+            self._now, self._ended_cpu_s = None, self._ended_cpu_s + used_s
+
+
 class Load:
     """The processes that are watched."""
 
@@ -129,6 +170,9 @@ class Load:
             subprocess.run(command, check=True)
         work = [str(args.threads), str(args.work_us), str(args.period_us), str(seconds)]
         self.steady = [subprocess.Popen([build / "many_threads", *work]) for _ in range(args.processes)]
+        self._interpreters = Interpreters(build) if args.python else None
+        if self._interpreters:
+            self.steady += [self._interpreters.start(0.1, seconds) for _ in range(args.python)]
         self.churn: subprocess.Popen[bytes] | None = None
         if args.churn:
             command = [str(build / "churn"), str(args.churn), str(args.churn_work_us), str(seconds)]
@@ -139,11 +183,14 @@ class Load:
         """CPU time of all of them so far."""
         now = sum(cpu_s(one.pid) for one in self.steady)
         now += cpu_s(self.churn.pid, children=True) if self.churn else 0.0
+        now += self._interpreters.cpu_s() if self._interpreters else 0.0
         self._last = max(self._last, now)
         return self._last
 
     def stop(self) -> str:
         """End them; what the churn says of itself."""
+        if self._interpreters:
+            self._interpreters.stop()
         for one in self.steady:
             one.terminate()
         for one in self.steady:
@@ -381,7 +428,7 @@ def write_configuration(args: argparse.Namespace, directory: Path, extra: int = 
     denied = ["bench-denied"] if extra else []
     if not args.everything:
         tables["select"] = {"mode": "listed"}
-        tables["select.allow"] = {"comm": ["many_threads", "churn"]}
+        tables["select.allow"] = {"comm": ["many_threads", "churn", PYTHON]}
     tables["select.deny"] = {"comm": denied}
     if args.ring_mb:
         tables["profiles"] = {"ring_bytes": args.ring_mb << 20}
@@ -405,6 +452,7 @@ def main() -> None:
     parser.add_argument("--work-us", type=int, default=1000, help="CPU time of each thread in a period")
     parser.add_argument("--period-us", type=int, default=1_000_000)
     parser.add_argument("--churn", type=float, default=0, metavar="RATE", help="processes started a second")
+    parser.add_argument("--python", type=int, default=0, metavar="SERVICES", help="programs in Python, too")
     parser.add_argument("--churn-work-us", type=int, default=100)
     parser.add_argument("--frequency", type=int, default=99)
     parser.add_argument("--scrape", type=float, default=15, metavar="SECONDS", help="0: only for the table")
