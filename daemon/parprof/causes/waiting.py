@@ -211,10 +211,8 @@ def queue_beside(site: LossSite) -> str:
         for name, amount in waits_of(whole).items()
         if _is_queue(name)
     }
-    works = max(site.tally.threads, key=lambda thread: site.tally.threads[thread].work_ns, default=None)
-    own_ns = (
-        whole.threads[works][WAIT] if works in whole.threads else 0.0
-    )  # for what it waits itself is no matter here
+    # for what it waits itself, as it begins perhaps, is not what it makes
+    own_ns = sum(amount for name, amount in waits_of(site.tally).items() if _is_queue(name))
     if sum(waits.values()) - own_ns < 0.5 * site.tally.metrics.idleness_ns:
         return ""
     return max(waits, key=lambda name: waits[name], default="")
