@@ -16,7 +16,8 @@ sys.path.insert(0, str(FilePath(__file__).parent))
 
 from logical_stacks import FOLDER, PROGRAM, folded, frames, physical_projection, stacks, text
 from parprof.logical.bichord import Association, Bichord, bichords, logical_projection
-from parprof.logical.folding import UNKNOWN_CONTEXT
+from parprof.logical.folding import UNKNOWN_CONTEXT, Folder
+from parprof.logical.owners import MOST_FRAMES
 from parprof.model import Frame, Path
 
 
@@ -221,3 +222,16 @@ def test_bichords() -> None:
     for physical, logical in (((), (one,)), ((one, two), (one, two))):
         with pytest.raises(ValueError):
             Bichord.of(physical, logical)
+
+
+def test_what_is_known_of_frames_that_come_and_go_is_bounded() -> None:
+    """Each interpreter has frames of its own; the daemon sees one after the other, for months."""
+    folder = Folder()
+    for number in range(2 * MOST_FRAMES + 10):
+        frame, body = Frame("f", line=number), Frame("g", line=number)
+        assert folder.owners((frame,)) == [None]
+        assert folder.plain(frame).physical == (frame,)
+        assert folder.moved(frame, body).name == folder.moved(frame, body).name
+        if number % MOST_FRAMES == 0:
+            assert folder.owner(Frame(f"f{number}")) is None
+    assert max(map(len, (folder._told, folder._plain, folder._moved))) <= MOST_FRAMES

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from parprof.logical.bichord import Bichord, LogicalPath, bichords, logical_projection
-from parprof.logical.owners import FunctionId, Owners, function_of, is_nameless
+from parprof.logical.owners import MOST_FRAMES, FunctionId, Owners, function_of, is_nameless
 from parprof.logical.threads import THREADS
 from parprof.model import Frame, Path
 from parprof.runtimes import Agent
@@ -60,6 +60,8 @@ class Folder(Owners):
         """The bichord of a frame that stands for itself: one and the same for one frame."""
         known = self._plain.get(id(frame))
         if known is None:
+            if len(self._plain) >= MOST_FRAMES:
+                self._plain.clear()
             known = self._plain[id(frame)] = Bichord.of((frame,), (frame,))
         return known
 
@@ -67,6 +69,8 @@ class Folder(Owners):
         """A function, or a loop of it, where a body of it runs: one and the same for the same two."""
         known = self._moved.get((id(frame), id(body)))
         if known is None:
+            if len(self._moved) >= MOST_FRAMES:
+                self._moved.clear()
             known = self._moved[id(frame), id(body)] = frame, body, _moved(frame, body)
         return known[2]
 

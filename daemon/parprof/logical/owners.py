@@ -15,6 +15,10 @@ FunctionId = tuple[str, str, str, int]
 
 
 _PATHS_REMEMBERED = 64
+MOST_FRAMES = 1 << 14
+"""That are remembered, some 500 bytes each; then all are forgotten. Interpreters that come and go have frames of their
+own, each, which are of no use when they have ended."""
+_MOST_NAMES = 1 << 16
 _NAMELESS = re.compile(r"\+0x[0-9a-f]+\Z")
 
 
@@ -61,8 +65,15 @@ class Owners:
         """The runtime that a frame is plumbing of; None for code of the author."""
         key = frame.name, frame.module, frame.file
         if key not in self._owners:
+            if len(self._owners) >= _MOST_NAMES:
+                self._forget_names()
             self._owners[key] = next((agent for agent in self._agents if agent.owns(*key)), None)
         return self._owners[key]
+
+    def _forget_names(self) -> None:
+        """What is known of names is found again."""
+        for known in (self._owners, self._parts, self._authors, self._as_written):
+            known.clear()
 
     def encloser(self, name: str) -> str | None:
         """See `Agent.encloser`."""
@@ -123,6 +134,8 @@ class Owners:
             told = _Told(frame, None, True, False)
         else:
             told = _Told(frame, self.owner(frame), passes_by(frame), may_call_clone(frame))
+        if len(self._told) >= MOST_FRAMES:
+            self._told.clear()
         self._told[id(frame)] = told
         return told
 
