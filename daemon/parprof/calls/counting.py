@@ -330,16 +330,12 @@ class CallCounting(Closing):
         before, behind = self._begun
         return behind if 2 * behind.calls <= sum(self.hits()) else before
 
-    def is_probed(self, load_map: LoadMap, address: int) -> bool:
-        """Whether samples are taken at an address that a trap has held back, as interrupts are off in it."""
-        found = load_map.find(address)
-        if found is None:
-            return False
-        dso, vaddr = found
-        return any(
-            site.dso.key == dso.key and 0 <= vaddr - site.place.vaddr < _HELD_BACK_BYTES
-            for site in self.sites.values()
-        )
+    def held_back_at(self, load_map: LoadMap) -> set[int]:
+        """Addresses at which samples are taken that a trap has held back, as interrupts are off in it."""
+        dsos = {site.dso.key: site.dso for site in self.sites.values()}
+        biases = {key: load_map.bias(dso) for key, dso in dsos.items()}
+        probed = (biases[site.dso.key] + site.place.vaddr for site in self.sites.values())
+        return {address + behind for address in probed for behind in range(_HELD_BACK_BYTES)}
 
     def hits(self) -> tuple[int, int]:
         """Calls so far: at cheap places, at dear ones."""

@@ -265,14 +265,15 @@ class _Count:
         self._session.drain()
         target, stacks = self._session.live(pid), self._session.kernel.stacks
         load_map = target.load_map if target is not None else None
+        places = self._counting.held_back_at(load_map) if load_map is not None else set()
         in_kernel = held_back = 0
         for key, count in self._session.facts.items():
             if key.event:
                 continue
             if key.kernel:
                 in_kernel += count.samples
-            elif load_map is not None and (stack := stacks.raw(key.user)) is not None and stack.native:
-                held_back += count.samples * self._counting.is_probed(load_map, stack.words[0])
+            elif (stack := stacks.raw(key.user)) is not None and stack.native:
+                held_back += count.samples * (stack.words[0] in places)
         return in_kernel, held_back
 
     def _is_too_dear(self, is_cut: bool) -> bool:

@@ -38,7 +38,7 @@ class PlacelessWait(NamedTuple):
 
 def placeless_wait(loaded: LoadedObject, tid: int, image: int) -> PlacelessWait | None:
     """The one of a thread of a process image; None: it does not sleep, or it is known where."""
-    thread: Any = loaded.get("threads", struct.pack("<I", tid), "thread")
+    thread = _thread(loaded, tid)
     if thread is None or thread.image != image or not thread.blocked or thread.wait_user:
         return None
     return PlacelessWait(tid, thread.wait_since_ns) if thread.wait_since_ns else None
@@ -87,6 +87,11 @@ def find_unended(
     return Unended(facts, ready_ns)
 
 
+def _thread(loaded: LoadedObject, tid: int) -> Any:
+    """What the programs know of a thread; None: nothing."""
+    return loaded.get("threads", struct.pack("<I", tid), "thread")
+
+
 def _begun_ns(scopes: Scopes, number: int) -> int:
     """Since when the time of a scope is counted, if that is known to the programs alone."""
     state = scopes.state(number)
@@ -96,7 +101,7 @@ def _begun_ns(scopes: Scopes, number: int) -> int:
 def _still(loaded: LoadedObject, asleep: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
     """Those of these threads that are in the same wait."""
     for tid, thread in asleep:
-        again: Any = loaded.get("threads", struct.pack("<I", tid), "thread")
+        again = _thread(loaded, tid)
         if again is not None and again.wait_since_ns == thread.wait_since_ns:
             yield tid, thread
 

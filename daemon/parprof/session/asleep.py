@@ -48,7 +48,7 @@ from parprof.values import dataclass
 Tables = Callable[[Dso], UnwindTable | None]
 """Where the unwind table of a file comes from."""
 
-_MOST = 64
+MOST_LOOKED_AT = 64
 """Threads that are looked at: each takes some 0.1 ms."""
 _KERNEL_FRAME = re.compile(r"\[<[0-9a-f]*>\] ([\w.]+)\+(0x[0-9a-f]+)/0x[0-9a-f]+(?: (\[\w+\]))?")
 _KERNEL_END = len(STACK_ENDS)
@@ -132,7 +132,7 @@ class Sleepers:
             key: one for key, one in self._found.items() if key in placeless and one.user.end != NO_TABLE
         }
         tables = _Remembered(self._tables)
-        longest = sorted(placeless, key=lambda key: (placeless[key], key), reverse=True)[:_MOST]
+        longest = sorted(placeless, key=lambda key: (placeless[key], key), reverse=True)[:MOST_LOOKED_AT]
         for key in longest:
             if key not in self._found:
                 found = (self._finder or look_at)(self._targets[key.image], key.tid, tables)

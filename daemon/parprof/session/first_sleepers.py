@@ -14,12 +14,10 @@ from itertools import islice
 
 from parprof.kernel.engine import BpfKernel
 from parprof.model import AWAITS_UNKNOWN, Facts, SampleKey, ThreadState, add_facts
-from parprof.session.asleep import NO_TABLE, Finder, Tables, look_at
+from parprof.session.asleep import MOST_LOOKED_AT, NO_TABLE, Finder, Tables, look_at
 from parprof.session.target import Target
 from parprof.values import dataclass
 
-_MOST = 64
-"""Threads of a process that are looked at: each takes some 0.1 ms."""
 _PATIENCE_S = 10.0
 """For so long unwind tables may come that are missing at first."""
 _PAUSE_S = 0.1
@@ -65,15 +63,14 @@ class FirstSleepers:
         """Tell the programs of each of its threads that sleeps; whether that was all."""
         is_done = True
         with suppress(OSError):
-            for name in islice(os.listdir(f"/proc/{target.pid}/task"), _MOST):
+            for name in islice(os.listdir(f"/proc/{target.pid}/task"), MOST_LOOKED_AT):
                 is_done &= self._tell(target, int(name))
         return is_done
 
     def _tell(self, target: Target, tid: int) -> bool:
         """Whether nothing is left to be told of a thread."""
         wait = self._kernel.placeless_wait(tid, target.image)
-        found = self._finder(target, tid, self._tables) if wait is not None else None
-        if wait is None or found is None:
+        if wait is None or (found := self._finder(target, tid, self._tables)) is None:
             return True
         if found.user.end == NO_TABLE:
             return False
@@ -88,9 +85,8 @@ class FirstSleepers:
         again, as who keeps the others asleep is to be known, too."""
         facts: Facts = {}
         for key, count in unended.items():
-            is_told = (
-                key.state is ThreadState.BLOCKED and self._told.get((key.image, key.tid), 0) == key.user != 0
-            )
+            is_wait = key.state is ThreadState.BLOCKED and key.user
+            is_told = is_wait and key.user == self._told.get((key.image, key.tid))
             add_facts(facts, {_without_place(key) if is_told else key: count})
         return facts
 
