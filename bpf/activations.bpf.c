@@ -3,7 +3,8 @@
  * Calls that samples tell apart (froyd-2005 sec. 2.4). The stack of a sample is compared with that of the thread's previous
  * one, from the outermost frame inwards. A frame at the same address with the same return address is taken for the same
  * activation as long as all frames outside of it are; those inward of the first that differs were called since then. A
- * return and another call from the same place between two samples are not seen: what is counted is a lower bound.
+ * return and another call from the same place between two samples are not seen: what is counted is a lower bound. A sample in
+ * the very calls of the one before, which one hash tells, has nothing to compare, and does not come here (as_before).
  *
  * For `record` and `attach`. The daemon loads on_activations when somebody attaches for the first time, and compares the
  * stacks of the processes that somebody attaches to: those whose waits are of interest. Else the map has one entry.
@@ -30,7 +31,7 @@ static __always_inline struct last_stack *last_stack_of(u32 tid)
 	return last_stacks.lookup(&tid);
 }
 
-#define COMPARED_PER_CALL 16	/* the verifier follows each, and looks at the function once */
+#define COMPARED_PER_CALL 32	/* the verifier follows each, and looks at the function once */
 
 /* Compares COMPARED_PER_CALL frames more, from the outermost ones inwards, and remembers them; 0 when that is all. A function by
  * itself, as `walk_frame`. No branches on what is found, so that the verifier sees one path. */
@@ -77,16 +78,17 @@ u64 compare_frames(u64 given)
 static u64 (*call_compare_frames)(struct walk *w) = (void *)SHARED_compare_frames;
 
 /* Finds out how many of the innermost frames are new, and remembers the stack for the next sample. 0 if it is not to be
- * compared: it is cut short (the next whole one is compared with the last whole one), stands for several samples of which
- * the others were left out, or there is no room for the thread. */
+ * compared, or there is no room for the thread. */
 static __always_inline int compare_with_last(struct walk *w)
 {
 	u64 depth = w->depth, compared = depth, before, deeper, differs;
 	struct last_stack *last;
+	struct thread *t;
+	u32 tid = w->key.tid;
 
-	if ((w->end != END_COMPLETE && w->end != END_ZERO) || w->thin)
+	if (!can_compare(w))
 		return 0;
-	last = last_stack_of(w->key.tid);
+	last = last_stack_of(tid);
 	if (!last)
 		return 0;
 	if (compared > COMPARED_FRAMES)
@@ -104,6 +106,9 @@ static __always_inline int compare_with_last(struct walk *w)
 			break;
 	last->image = w->key.image;
 	last->depth = depth;
+	t = threads.lookup(&tid);
+	if (t)
+		t->calls = w->calls;
 	/* Beyond what is compared only what was not there at all is new. */
 	w->key.fresh = w->alike.shared < compared ? depth - w->alike.shared : deeper;
 	return 1;

@@ -175,6 +175,8 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->key.event = (u8)bpf_get_attach_cookie(ctx);
 	w->key.phase = s->phase;
 	w->compares = s->activations && (p->waits_since_ns || !s->system_wide) && !w->key.event;
+	w->calls = p->image | (u64)s->activations << 32;
+	w->calls_before = t ? t->calls : 0;
 	judge(w, p, t, tgid, s->cpus);
 	if (t && (t->last_lock || t->held_lock))
 		w->key.waiters = waiters_for(t, tgid, tid);

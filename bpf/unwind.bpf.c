@@ -130,8 +130,11 @@ u64 walk_frame(u64 given)
 		if (!(WHOLE_WALKS >> (w->purpose & 7) & 1) && w->end == GOING)	/* what is below is the creator's context */
 			w->end = END_COMPLETE;
 	}
-	if (w->end == GOING && w->depth >= MAX_FRAMES)
-		w->end = END_TOO_DEEP;
+	if (w->end == GOING) {
+		w->calls = mix(w->calls, w->ip ^ w->sp);	/* where it returns to, and where its frame lies */
+		if (w->depth >= MAX_FRAMES)
+			w->end = END_TOO_DEEP;
+	}
 	return w->end;
 }
 
@@ -155,6 +158,20 @@ static __always_inline int go_on_behind_walk(struct bpf_perf_event_data *ctx, st
 	return finish_user_stack(w);
 }
 
+/* Whether there is a whole stack to compare: one that is cut short is not, and the next whole one is compared with the last
+ * whole one; nor is one that stands for several samples of which the others were left out. */
+static __always_inline int can_compare(struct walk *w)
+{
+	return (w->end == END_COMPLETE || w->end == END_ZERO) && !w->thin;
+}
+
+/* Whether the thread is in the very calls that its previous sample was in: most often it is, and that takes no look at frames. */
+static __always_inline int as_before(struct walk *w)
+{
+	w->calls = mix(w->calls, w->key.context ^ w->cut) | 1;
+	return w->calls == w->calls_before && can_compare(w);
+}
+
 int on_unwind(struct bpf_perf_event_data *ctx)
 {
 	u32 zero = 0;
@@ -170,6 +187,8 @@ int on_unwind(struct bpf_perf_event_data *ctx)
 	if (w->end == END_NO_MAPPING)
 		tell_stale(w);
 	if (w->compares) {
+		if (as_before(w))
+			return go_on_behind_walk(ctx, w);
 		unwinders.call(ctx, 3);
 		count(STAT_NOT_COMPARED);	/* the kernel's limit on tail calls, or the program is not there */
 	}

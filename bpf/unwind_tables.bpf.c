@@ -118,6 +118,7 @@ struct walk {
 	u64 hash_before;	/* of the record, without its last frame */
 	u64 cfa[COMPARED_FRAMES];	/* where the frames lie, by their place in the record; of more, the outermost */
 	u32 compares;	/* the stack is to be compared with that of the thread's previous sample */
+	u64 calls, calls_before;	/* all that is compared, as one hash; that of the thread's previous sample */
 	struct stack_record record;
 	struct cached_rule cache[CACHED_RULES];	/* stacks share most of their frames with those before */
 };

@@ -331,6 +331,7 @@ struct thread {
 	u64 call_sum;		/* what a program at a call of this thread adds up in: it can be preempted by another's */
 	u64 wait_walked_ns;	/* when its stack was walked last as it went to sleep */
 	u64 slept_ns;		/* when it went to sleep last */
+	u64 calls;		/* that its last sample was in: see as_before in unwind.bpf.c */
 	u64 delay_ns;		/* how long it has waited for a CPU in its life, as of its last sample where switches are not
 				 * followed; 0 = they are, 1 = it is new */
 	u32 tgid;
@@ -472,8 +473,8 @@ struct settings {
 	u32 cpus;		/* the last that is online, and 1 */
 	u32 possible_cpus;	/* how many there may ever be */
 	u64 hooks_ns;		/* HOOK_RUNS context switches of a CPU take so long at least, or they are followed no more */
-	u32 activations;	/* 1: tell which frames of a sample are new, with system_wide only where waits are of interest: see
-				 * activations.bpf.c */
+	u32 activations;	/* not 0: tell which frames of a sample are new, with system_wide only where waits are of interest: see
+				 * activations.bpf.c; another number whenever last_stacks were forgotten */
 	u32 glimpse;		/* number of the glimpse that lasts, below 256; with `ticks`: that is about to begin. 0 = none */
 	u64 slices_begin_ns;	/* what is counted is told apart by when it came: in slices of the time since then */
 	u64 slice_ns;		/* each takes so long; 0: nobody wants that */

@@ -107,6 +107,26 @@ def test_nothing_is_compared_unless_it_is_asked_for() -> None:
     assert not any(row.metrics[ACTIVATIONS] for row in rows)
 
 
+def test_frames_are_looked_at_only_where_a_thread_is_in_other_calls_than_before() -> None:
+    with BpfKernel(["cpu-clock"], 999, activations=True) as kernel:
+        session = Session(kernel)
+        program = subprocess.Popen([str(profiling.BUILD / "stacks"), "recursion", "10", "60"])
+        try:
+            session.watch(program.pid)
+            profiling.run_while_it_works(session, program.pid, 0.3)
+            before = kernel.statistics()
+            bpf.map_delete(kernel._object.maps["unwinders"], (3).to_bytes(4, "little"))  # what looks at them
+            profiling.run_while_it_works(session, program.pid, 0.3)
+            after = kernel.statistics()
+        finally:
+            program.kill()
+            program.wait()
+            session.close()
+    samples = after["samples"] - before["samples"]
+    assert samples > 100
+    assert after["not_compared"] - before["not_compared"] < samples / 4
+
+
 def has_become(session: Session, pid: int, comm: str) -> bool:
     target = session.live(pid)
     return target is not None and target.process.comm == comm

@@ -399,6 +399,7 @@ class BpfKernel(Closing):
         bpf.map_delete_batch(
             fd, [key for key, raw in bpf.map_read_all(fd, 4, size, chunk=256) if raw[:4] not in kept]
         )
+        self._settings.compare_anew()
         if not but:
             self._drains.forget_calls()
 

@@ -12,6 +12,7 @@ from parprof.kernel.records import Budget, Prices
 
 _HOOK_RUNS = 1024
 """HOOK_RUNS of bpf/wire.h."""
+_UINT32_MAX = 0xFFFF_FFFF
 _HOOK_NS = 115
 """What a switch and a wake-up take from a program that is not watched (measured: a pipe's ping-pong, 113 ns)."""
 
@@ -32,7 +33,8 @@ class Settings:
         """``frequency_hz``: samples of the clock a second and CPU. Written at once."""
         self._object = loaded
         self._lock = threading.Lock()
-        self._fixed = {"trace": trace, "system_wide": system_wide, "activations": activations}
+        self._fixed = {"trace": trace, "system_wide": system_wide}
+        self._compared_since = 1 if activations else 0
         self._frequency_hz = frequency_hz
         self._phase = 0
         self._ticks = False
@@ -72,8 +74,15 @@ class Settings:
             self.prices = prices or self.prices
             self._put()
 
+    def compare_anew(self) -> None:
+        """No sample is taken for one in the calls of the one before whose stack was forgotten."""
+        with self._lock:
+            self._compared_since = self._compared_since % _UINT32_MAX + bool(self._compared_since)
+            self._put()
+
     def _put(self) -> None:
         raw: Any = self._object.layouts["settings"]()
+        raw.activations = self._compared_since
         for name, value in self._fixed.items():
             setattr(raw, name, value)
         raw.phase, raw.ticks = self._phase, self._ticks
