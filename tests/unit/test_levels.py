@@ -33,6 +33,9 @@ class Job:
         working_ns = sum(n * took for n, took in enumerate(self.levels))
         return ScopeState(1, 0, working_ns, self.levels, *self.away)
 
+    def counted_until(self, now_ns: int, state: ScopeState) -> ScopeState:
+        return state if all(member.ended for member in self.members.values()) else state.until(now_ns)
+
     def process(self, image: int) -> Any:
         member = self.members[image] = Member(image, self)
         return member

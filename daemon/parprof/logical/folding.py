@@ -26,6 +26,7 @@ from parprof.logical.bichord import Bichord, LogicalPath, bichords, logical_proj
 from parprof.logical.owners import MOST_FRAMES, FunctionId, Owners, function_of, is_nameless
 from parprof.logical.threads import THREADS
 from parprof.model import Frame, Path
+from parprof.remembered import Remembered
 from parprof.runtimes import Agent
 from parprof.values import dataclass
 
@@ -53,15 +54,13 @@ class Folder(Owners):
     def __init__(self, known: Sequence[Agent] | None = None) -> None:
         """``known``: see `Owners`."""
         super().__init__(known)
-        self._plain: dict[int, Bichord] = {}
-        self._moved: dict[tuple[int, int], tuple[Frame, Frame, Frame]] = {}
+        self._plain = Remembered[int, Bichord](MOST_FRAMES)
+        self._moved = Remembered[tuple[int, int], tuple[Frame, Frame, Frame]](MOST_FRAMES)
 
     def plain(self, frame: Frame) -> Bichord:
         """The bichord of a frame that stands for itself: one and the same for one frame."""
         known = self._plain.get(id(frame))
         if known is None:
-            if len(self._plain) >= MOST_FRAMES:
-                self._plain.clear()
             known = self._plain[id(frame)] = Bichord.of((frame,), (frame,))
         return known
 
@@ -69,8 +68,6 @@ class Folder(Owners):
         """A function, or a loop of it, where a body of it runs: one and the same for the same two."""
         known = self._moved.get((id(frame), id(body)))
         if known is None:
-            if len(self._moved) >= MOST_FRAMES:
-                self._moved.clear()
             known = self._moved[id(frame), id(body)] = frame, body, _moved(frame, body)
         return known[2]
 

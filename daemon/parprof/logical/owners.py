@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from parprof.logical.threads import THREADS, calls_clone, may_call_clone, passes_by
 from parprof.model import Frame
+from parprof.remembered import Remembered
 from parprof.runtimes import Agent, agents
 
 FunctionId = tuple[str, str, str, int]
@@ -52,28 +53,21 @@ class Owners:
     def __init__(self, known: Sequence[Agent] | None = None) -> None:
         """``known``: the agents to ask, the first one that owns a frame wins. None: all that there are."""
         self._agents = (*(agents() if known is None else known), THREADS)
-        self._owners: dict[tuple[str, str, str], Agent | None] = {}
-        self._told: dict[int, _Told] = {}
+        self._owners = Remembered[tuple[str, str, str], Agent | None](_MOST_NAMES)
+        self._told = Remembered[int, _Told](MOST_FRAMES)
         """By the frame's identity: paths have the same objects by the ten thousand."""
-        self._last: dict[int, tuple[Sequence[Frame], Sequence[Agent | None]]] = {}
+        self._last = Remembered[int, tuple[Sequence[Frame], Sequence[Agent | None]]](_PATHS_REMEMBERED)
         """What was asked lately, by the path's identity: the same is asked several times of each stack."""
-        self._parts: dict[str, str | None] = {}
-        self._authors: dict[str, str] = {}
-        self._as_written: dict[str, bool] = {}
+        self._parts = Remembered[str, str | None](_MOST_NAMES)
+        self._authors = Remembered[str, str](_MOST_NAMES)
+        self._as_written = Remembered[str, bool](_MOST_NAMES)
 
     def owner(self, frame: Frame) -> Agent | None:
         """The runtime that a frame is plumbing of; None for code of the author."""
         key = frame.name, frame.module, frame.file
         if key not in self._owners:
-            if len(self._owners) >= _MOST_NAMES:
-                self._forget_names()
             self._owners[key] = next((agent for agent in self._agents if agent.owns(*key)), None)
         return self._owners[key]
-
-    def _forget_names(self) -> None:
-        """What is known of names is found again."""
-        for known in (self._owners, self._parts, self._authors, self._as_written):
-            known.clear()
 
     def encloser(self, name: str) -> str | None:
         """See `Agent.encloser`."""
@@ -111,8 +105,6 @@ class Owners:
         if asked is frames:
             return told
         out = self._owners_of(frames)
-        if len(self._last) >= _PATHS_REMEMBERED:
-            self._last.clear()
         self._last[id(frames)] = frames, out
         return out
 
@@ -134,8 +126,6 @@ class Owners:
             told = _Told(frame, None, True, False)
         else:
             told = _Told(frame, self.owner(frame), passes_by(frame), may_call_clone(frame))
-        if len(self._told) >= MOST_FRAMES:
-            self._told.clear()
         self._told[id(frame)] = told
         return told
 

@@ -58,8 +58,7 @@ class LevelClock:
         for number, target, state in read:
             if state is None:
                 continue
-            if not all(member.ended for member in target.scope.members.values()):
-                state = state.until(self.read_ns)
+            state = target.scope.counted_until(self.read_ns, state)
             since_ns[target.image] = _grown(state, self._states.get(number))
             states[number] = state
             out[target.image] = by_level_s(since_ns[target.image])

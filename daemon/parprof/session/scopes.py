@@ -169,15 +169,22 @@ class Scope:
         """What the programs know of it; in the end, what they knew then."""
         return self.final or self._states.state(self.number)
 
+    def counted_until(self, now_ns: int, state: ScopeState) -> ScopeState:
+        """Its state with the time since anything changed, which is none of it once all its processes have ended.
+
+        ``now_ns``: CLOCK_MONOTONIC; not before ``state`` was read.
+        """
+        if all(member.ended for member in self.members.values()):
+            return state
+        return state.until(now_ns)
+
     def finish(self, now_ns: int) -> None:
-        """Remember what the programs know, before they forget it. Time after the end of its processes is none of it.
+        """Remember what the programs know, before they forget it.
 
         ``now_ns``: the end of the measurement, CLOCK_MONOTONIC.
         """
         state = self._states.state(self.number)
-        if state is not None and not all(member.ended for member in self.members.values()):
-            state = state.until(now_ns)
-        self.final = state
+        self.final = state and self.counted_until(now_ns, state)
         self._workers = None
 
     def times(self, ticked: bool) -> ScopeTimes:
