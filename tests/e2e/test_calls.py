@@ -289,6 +289,32 @@ def test_libraries_that_a_program_starts_with_do_not_come_later() -> None:
     assert "loaded later" not in done.stderr
 
 
+def test_calls_in_a_library_that_is_loaded_later_are_counted_from_the_first_on(tmp_path: Path) -> None:
+    """A command is stopped for that as well; one of which all is found is not. Python's extensions come so."""
+    plug, host = tmp_path / "plug.so", tmp_path / "host"
+    (tmp_path / "plug.c").write_text(
+        "static int calls; __attribute__((noinline)) int plugged(void) { return ++calls; }\n"
+        "__attribute__((constructor)) static void begin(void) { plugged(); }\n"
+    )
+    (tmp_path / "host.c").write_text(
+        "#include <dlfcn.h>\n#include <stdio.h>\n"
+        "__attribute__((noinline)) int own(int n) { return n + 1; }\n"
+        "int main(int argc, char **argv) {\n"
+        "    void *plug = dlopen(argv[1], RTLD_NOW);\n"
+        '    int (*volatile step)(void) = (int (*)(void))dlsym(plug, "plugged"), n = 0;\n'
+        "    for (int i = 0; i < 1009; i++) { step(); n = own(n); }\n"
+        "    return n != 1009;\n}\n"
+    )
+    for command in (["-shared", "-fPIC", "-o", plug, tmp_path / "plug.c"], ["-o", host, tmp_path / "host.c"]):
+        subprocess.run(["gcc", "-O1", *command], check=True)
+    result = tmp_path / "calls.json"
+    done = parprof("calls", "--force", "--json", "-o", result, "-f", "plugged", "-f", "own", "--", host, plug)
+    assert done.returncode == 0, done.stderr
+    counted = {row["name"]: row["calls"] for row in json.loads(result.read_text())["routines"]}
+    assert counted == {"plugged": 1010, "own": 1009}
+    assert "loaded later" not in done.stderr
+
+
 def test_turns_of_a_loop_at_the_beginning_of_a_function_are_no_calls(tmp_path: Path) -> None:
     source, program = tmp_path / "turns.c", tmp_path / "turns"
     source.write_text(

@@ -368,7 +368,12 @@ def test_a_note_says_if_samples_and_changes_of_n_w_part() -> None:
     """Not where changes were missed, nor where nobody could be sampled since all waited for a CPU."""
 
     def notes(
-        sampled_s: float, ready_s: float = 0.0, exact: bool = True, cores: float = 2, shell_cores: int = 2
+        sampled_s: float,
+        ready_s: float = 0.0,
+        exact: bool = True,
+        cores: float = 2,
+        shell_cores: int = 2,
+        ours_s: float = 0.0,
     ) -> list[str]:
         image = SimpleNamespace(ready_ns=ready_s * SECOND, process=SimpleNamespace(pid=1), image=MAIN)
         shell = SimpleNamespace(ready_ns=0, process=SimpleNamespace(pid=1), image=SHELL)
@@ -381,10 +386,11 @@ def test_a_note_says_if_samples_and_changes_of_n_w_part() -> None:
             usual_cores=lambda _: 2, mean_cores=lambda one: shell_cores if one is shell else cores
         )
         before = PathSample((Frame("sh"),), Metrics(work_ns=SECOND / 10), Origin(pid=1, image=SHELL))
-        work = row("serial", work_ns=20, idleness_ns=sampled_s, stolen_ns=1)
+        work = row("serial", work_ns=20, idleness_ns=sampled_s, stolen_ns=1, profiling_ns=ours_s)
         return disagreements(measured, rows, [before, work])
 
     assert notes(18.0) == notes(14.0, exact=False) == notes(14.0, ready_s=5.0) == []
+    assert notes(14.0, ours_s=5.0) == [], "idle beside our own programs, of which samples say nothing"
     assert len(notes(14.0)) == len(notes(24.0, ready_s=5.0)) == 1
     assert "15.00 s by samples, 20.00 s from each change" in notes(14.0)[0]
     assert notes(14.0, cores=1.5) == []  # n changed: the mean is none to integrate with

@@ -7,6 +7,7 @@ import io
 import json
 import random
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -801,6 +802,16 @@ def test_the_report_says_what_was_lost_and_guessed() -> None:
     assert row["sequential"]["entries"] == 8 and row["concurrent"]["entries"] == 7
     assert row["concurrent"]["per_cpu"] == [1, 6] and row["callees"]["other"] == {"count": 0}
     assert {"caller", "callee", "sequential", "concurrent"} <= loaded["arcs"][0].keys()
+
+
+def test_what_is_noted_of_many_routines_is_told_once_and_long_names_are_cut() -> None:
+    result = made()
+    (row,) = result.routines
+    for name in ("g", "h", "i", "j"):
+        copy = replace(row, function=replace(row.function, name=name * 300), notes=["the same of all"])
+        result.routines.append(copy)
+    (told,) = [text for text in notes(result) if text.endswith("the same of all")]
+    assert " and 1 more: " in told and len(told) < 400
 
 
 def test_times_are_joined_with_their_routine_and_arcs() -> None:

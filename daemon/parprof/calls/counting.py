@@ -54,6 +54,9 @@ class Counted(Protocol):
     def has_started(self) -> bool:
         """Whether it has all libraries that it starts with, for which it is stopped: it runs while others are met."""
 
+    stops_at_loads: bool
+    """It is stopped at each file that it loads later, too, until that has its probes."""
+
     @property
     def agents(self) -> Sequence[Agent]:
         """What is known of its parallel runtimes."""
@@ -123,7 +126,8 @@ class CallCounting(Closing):
             placed = self._place(target, dso, sites)
             if placed:
                 self.sites.update((site.number, site) for site in placed)
-                self._note_loaded(target.pid, dso, bool(met) and dso.key not in met)
+                came_later = bool(met) and dso.key not in met and not target.stops_at_loads
+                self._note_loaded(target.pid, dso, came_later)
         if self.sites and before is not None:
             self._begun = before, self.moment(target.pid)
 

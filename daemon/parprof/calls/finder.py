@@ -192,6 +192,10 @@ class FunctionFinder(Closing):
                 best = start, vaddr
         return best[1] if best else None
 
+    def awaits_files(self) -> bool:
+        """Whether files that are yet to be loaded may have some of what was asked for: all of it, or more of it."""
+        return any(one.text not in self._answered or names_many(one.text) for one in self.wanted)
+
     def missing(self) -> list[str]:
         """What was asked for that no file has so far, or not all of it: a sentence for each, with what to do."""
         return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import IO, Any, TextIO
 
 from rich.text import Text
@@ -13,12 +13,14 @@ from parprof.calls.durations import duration, so_many_calls
 from parprof.calls.function import Function
 from parprof.calls.result import Arc, CallProfile, RoutineCalls
 from parprof.calls.timed import TIME_HEADINGS, arc_times_json, time_notes, time_rows, times_json
+from parprof.exporters.answer import shortened
 from parprof.exporters.screen import Screen
 from parprof.kernel.call_counts import Calls
 from parprof.untrusted import printable
 
 SCHEMA = 1
 _ARCS_SHOWN = 5
+_NAMED = 3
 _SHORT_S, _LONG_S = 1e-6, 1e-3
 _MANY_PER_S = 1000.0
 
@@ -127,10 +129,13 @@ def notes(result: CallProfile) -> list[str]:
     out = list(result.notes)
     idle = [row.function.name for row in result.routines if not row.calls.all]
     if idle and len(idle) < len(result.routines):
-        more = f" and {len(idle) - 3} more" if len(idle) > 3 else ""
-        out.append(f"not called by this process, whose children are not counted: {', '.join(idle[:3])}{more}")
+        out.append(f"not called by this process, whose children are not counted: {_some(idle)}")
+    noted: dict[str, list[str]] = {}
     for row in result.routines:
-        out += [f"{row.function.name}: {text}" for text in row.notes]
+        for text in row.notes:
+            noted.setdefault(text, []).append(row.function.name)
+    out += [f"{_some(names)}: {text}" for text, names in noted.items()]
+    for row in result.routines:
         if row.inlined_in:
             into = ", ".join(row.inlined_in[:3])
             time = f", and their {duration(row.inlined_cpu_s)} of CPU time are not in cpu/call"
@@ -150,6 +155,11 @@ def notes(result: CallProfile) -> list[str]:
     if lost.get("callers"):
         out.append(f"{so_many_calls(lost['callers'], 'are')} counted without their caller: too many callers")
     return [*out, *result.profile.notes]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(shortened(name) for name in names[:_NAMED]) + more
 
 
 def as_json(result: CallProfile) -> dict[str, Any]:

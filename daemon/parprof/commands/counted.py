@@ -95,7 +95,12 @@ def count_calls(
         counting = until_end.enter_context(CallCounting(kernel, finder))
         source = Source(args.n_w_source) if args.n_w_source else None
         session = Session(
-            kernel, Pace(cores=math.inf), wanted_source=source, one_job=True, on_planned=counting.follow
+            kernel,
+            Pace(cores=math.inf),
+            wanted_source=source,
+            one_job=True,
+            on_planned=counting.follow,
+            awaits_files=finder.awaits_files,
         )
         try:
             count = _Count(args, session, counting, prices, refuses)

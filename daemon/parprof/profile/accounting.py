@@ -245,7 +245,9 @@ def disagreements(measured: Measurement, rows: RowMaker, samples: Sequence[PathS
             continue  # n has changed, for all or from one process to the next
         sampled_s = (_sum(mine, IDLENESS) + _sum(mine, STOLEN)) / 1e9
         most = max(cores - 1, 0.0)
-        unseen_s = most * sum(_ready_ns(measured, times.images)) / 1e9
+        # while a thread is in our own programs its cores stand idle no less, but that is not the code's
+        unseen_ns = sum(_ready_ns(measured, times.images)) + _sum(mine, PROFILING)
+        unseen_s = most * unseen_ns / 1e9
         step_s = most / measured.drain.frequency_hz
         found = TwoWays(times.idleness_ns(cores) / 1e9, sampled_s, unseen_s, step_s)
         if not found.agree:

@@ -71,13 +71,14 @@ class Session:
         spare_plain: bool = False,
         one_job: bool = False,
         on_planned: Callable[[Target], None] | None = None,
+        awaits_files: Callable[[], bool] | None = None,
         by_interval: bool = False,
         spin_rules: SpinRules = DEFAULT_RULES,
     ) -> None:
         """``one_job``: all processes are one scope; else each is its own, with the children that it forks.
 
         ``by_interval``: keep what was counted when, too.
-        ``spare_plain``, ``on_planned``: see `Watched`.
+        ``spare_plain``, ``on_planned``, ``awaits_files``: see `Watched`.
         """
         self.kernel = kernel
         self.pace = pace or Pace()
@@ -92,6 +93,7 @@ class Session:
             blame_locks,
             spare_plain,
             on_planned=on_planned,
+            awaits_files=awaits_files,
             spin_rules=spin_rules,
         )
         self._poller = select.epoll()

@@ -100,6 +100,9 @@ class Watched:
     """Languages whose functions are to be in call paths."""
     on_planned: Callable[[Target], None] | None = None
     """Called when a target's probes are placed, or placed anew: whoever has probes of its own adds them then."""
+    awaits_files: Callable[[], bool] | None = None
+    """Whether that one waits for files that programs may load later: those that are stopped at exec are then stopped
+    whenever they have loaded some, too, until probes are in place."""
     spin_rules: SpinRules = DEFAULT_RULES
 
 
@@ -164,6 +167,9 @@ class Target:
         self._next_plan_s = 0.0
         self._spoken = Spoken(watched.kernel, process.pid, watched.front_ends)
         self._on_planned = watched.on_planned
+        self._awaits_files = watched.awaits_files
+        self.stops_at_loads = False
+        """It is stopped whenever it has loaded files, not only those that it starts with."""
         self._spin_rules = watched.spin_rules
         self._own_cores: OwnCores = OwnCores(process.pid, like._own_cores if like else None)
         self.life = Life(f"process {process.pid}, image {image}")
@@ -336,7 +342,7 @@ class Target:
 
     def config(self) -> WatchConfig:
         """What the programs are told of this process."""
-        flags = self._flags | (STOP_AT_LOAD if self._awaits_libraries else 0)
+        flags = self._flags | (STOP_AT_LOAD if self._awaits_libraries or self.stops_at_loads else 0)
         if self._loader_tells_once:
             flags |= LOADS_ONCE
         return self.probing.config(flags, self.load_map.code_spans() if self.load_map else ())
@@ -454,6 +460,10 @@ class Target:
             self.made.follow(self.load_map, self.plan.code_lists)
         if self._on_planned is not None:
             self._on_planned(self)
+        stops = self.stops and self._awaits_files is not None and self._awaits_files()
+        if stops != self.stops_at_loads:
+            self.stops_at_loads = stops
+            self.configure()
 
     def configure(self) -> None:
         """Tell the programs what there is to know of it."""
