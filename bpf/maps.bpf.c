@@ -27,6 +27,7 @@ struct bpf_perf_event_data {
 #include "amounts.h"
 
 #define PF_EXITING 0x4
+#define PF_IO_WORKER 0x10
 #define PF_KTHREAD 0x200000
 #define SIGSTOP 19
 #define E2BIG 7
@@ -235,6 +236,20 @@ static __always_inline u32 task_flags(void *task)
 static __always_inline int is_exiting(void *task)
 {
 	return task_flags(task) & PF_EXITING;
+}
+
+#define IOU_SQP 0x7071732d756f69ULL	/* "iou-sqp" */
+
+/* Whether the current thread is the kernel's, made for io_uring, that looks again and again whether the program wants something
+ * (IORING_SETUP_SQPOLL). Only its name tells it from those that read and write. */
+static __always_inline int polls_for_io(void)
+{
+	u64 name = 0;
+
+	if (!(task_flags((void *)bpf_get_current_task()) & PF_IO_WORKER))
+		return 0;
+	bpf_get_current_comm(&name, sizeof(name));
+	return name == IOU_SQP;
 }
 
 #ifdef FILE_INODE

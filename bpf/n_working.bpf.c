@@ -31,7 +31,7 @@ static __always_inline void observe(struct process *p, struct thread *t, struct 
 		frame_caught(t, sp);
 	else
 		t->caught_working = 0;
-	t->spins = config && config->spin_end[0] && in_spin_loop(config, ip);
+	t->spins = (config && config->spin_end[0] && in_spin_loop(config, ip)) || (!ip && polls_for_io());
 	recount_at(p, t, 1, 0, 0);
 	if (p->traced)
 		trace_thread(p, t, bpf_ktime_get_ns());

@@ -204,8 +204,13 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, voi
 		if (tells_by_leaves(t) && !t->depth && !busy)
 			guess_from_leaf(p, t, tgid);
 		loitering = loiters(p, t, tgid);
-		queued = !gives_up(p, t);
-		t->spins = waits_in_loop(tgid) ? SPINS : queued ? 0 : GAVE_UP;
+		if (polls_for_io()) {	/* nobody misses it */
+			queued = 0;
+			t->spins = SPINS;
+		} else {
+			queued = !gives_up(p, t);
+			t->spins = waits_in_loop(tgid) ? SPINS : queued ? 0 : GAVE_UP;
+		}
 	}
 	recount_at(p, t, 0, queued & ~loitering, now);
 	if (loitering)

@@ -40,6 +40,7 @@ def folded(*path: Frame) -> list[str]:
         ("entry_SYSCALL_64_after_hwframe do_syscall_64 __x64_sys_write vfs_write", "[kernel: write]"),
         ("entry_SYSCALL_64_after_hwframe do_syscall_64 ksys_read vfs_read", "[kernel: read]"),
         ("asm_exc_page_fault exc_page_fault handle_mm_fault", "[kernel: page fault]"),
+        ("ret_from_fork_asm ret_from_fork io_sq_thread io_sq_tw", "[kernel: polls for io_uring]"),
         ("asm_sysvec_apic_timer_interrupt irqentry_exit", "[kernel: interrupt]"),
         ("something_else", "[kernel]"),
         ("[waits: lock]", "[waits: lock]"),

@@ -30,6 +30,8 @@ _CALL = re.compile(r"(?:__(?:x64|ia32|arm64|se|do)_(?:compat_)?sys_|ksys_|__sys_
 _EVENTS = (
     (re.compile(r".*page_fault|do_user_addr_fault"), "page fault"),
     (re.compile(r"(?:a?sm_)?sysvec|.*interrupt|irq_|.*softirq"), "interrupt"),
+    (re.compile(r"io_sq_thread"), "polls for io_uring"),
+    (re.compile(r"io_wq_worker"), "io_uring"),
     (re.compile(r"ret_from_fork|schedule_tail"), "thread start"),
     (re.compile(r"vm_mmap_pgoff"), "mmap"),
     (re.compile(r"exit_to_user_mode|syscall_exit"), "return to the program"),
