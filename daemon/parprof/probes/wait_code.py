@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from parprof.files.elf import EM_X86_64, ElfError, ElfFile
 from parprof.files.elf_image import PT_GNU_EH_FRAME
@@ -17,6 +17,8 @@ from parprof.kernel.records import MAX_WAIT_RANGES
 _PAUSE = b"\xf3\x90"
 _HEADER = struct.Struct("<BBBBiI")
 """Version; encodings of the pointer to .eh_frame, of the count and of the table; that pointer; the count."""
+_FDE = struct.Struct("<IIi")
+"""Its length without this field; the way back to what it shares with others, 0 in that; where its code begins."""
 _USUAL = (1, 0x1B, 0x03, 0x3B)
 _MAX_FUNCTIONS, _MAX_CODE = 1 << 16, 16 << 20
 
@@ -28,17 +30,21 @@ def lies_in(address: int, ranges: Iterable[Range]) -> bool:
     return any(start <= address < end for start, end in ranges)
 
 
-def wait_code(elf: ElfFile) -> list[Range]:
+def wait_code(elf: ElfFile, within: Sequence[Range] = ()) -> list[Range]:
     """ELF address ranges [start, end), at most MAX_WAIT_RANGES; none where it cannot be told.
 
-    Where there are more, those that lie closest together become one, with what lies between them.
+    Where there are more, those that lie closest together become one, with what lies between them. ``within``: such
+    ranges, of functions that begin outside of which nothing is wanted; empty: of all of the file.
     """
     try:
-        starts = _function_starts(elf)
-        waits = _functions_with(elf, starts) if starts else set()
+        starts = function_starts(elf)
+        waits = functions_with_pause(elf, starts) if starts else set()
     except ElfError:
         return []
-    return merged(sorted((starts[index], starts[index + 1]) for index in waits), MAX_WAIT_RANGES)
+    found = sorted((starts[index], starts[index + 1]) for index in waits)
+    if within:
+        found = [(start, end) for start, end in found if lies_in(start, within)]
+    return merged(found, MAX_WAIT_RANGES)
 
 
 def merged(ranges: list[Range], most: int) -> list[Range]:
@@ -64,8 +70,12 @@ def merged(ranges: list[Range], most: int) -> list[Range]:
     return out
 
 
-def _function_starts(elf: ElfFile) -> list[int]:
-    """Where functions begin, sorted, and behind them the end of the last one's code."""
+def function_starts(elf: ElfFile) -> list[int]:
+    """Where functions begin, sorted, and behind them the end of the last one's code; empty if that is not told.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
     if elf.machine != EM_X86_64:
         return []
     for segment in elf.segments:
@@ -80,12 +90,42 @@ def _function_starts(elf: ElfFile) -> list[int]:
         table = elf.read(segment.vaddr + _HEADER.size, 8 * count)
         if len(table) < 8 * count:
             return []
-        starts = sorted({segment.vaddr + start for start, _ in struct.iter_unpack("<ii", table)})
-        return [*starts, max(elf.code_end(starts[-1]), starts[-1])]
-    return []
+        return _with_end(elf, {segment.vaddr + start for start, _ in struct.iter_unpack("<ii", table)})
+    return _with_end(elf, set(_starts_without_table(elf)))
 
 
-def _functions_with(elf: ElfFile, starts: list[int]) -> set[int]:
+def _with_end(elf: ElfFile, found: set[int]) -> list[int]:
+    starts = sorted(found)
+    return [*starts, max(elf.code_end(starts[-1]), starts[-1])] if starts else []
+
+
+def _starts_without_table(elf: ElfFile) -> Iterable[int]:
+    """Where functions begin by ``.eh_frame`` itself: linkers leave the table out of static programs.
+
+    Entries have pointers as assemblers write them: 4 bytes, relative to where they are (Linux Standard Base 5.0, Core,
+    section 10.6.1). Where they are others, they do not point to code.
+    """
+    section = elf.named_section(b".eh_frame")
+    raw = elf.read_at(section.offset, section.size) if section is not None else b""
+    at = 0
+    for _ in range(_MAX_FUNCTIONS):
+        if section is None or at + _FDE.size > len(raw):
+            return
+        length, back, distance = _FDE.unpack_from(raw, at)
+        if not 4 <= length < 0xFFFFFFFF:  # the end, or 64 bits
+            return
+        start = section.address + at + _FDE.size - 4 + distance
+        if back and elf.is_code(start):
+            yield start
+        at += 4 + length
+
+
+def functions_with_pause(elf: ElfFile, starts: list[int]) -> set[int]:
+    """Which of these functions, by index, have the instruction.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
     found = set()
     for start, code in _code(elf):
         at = code.find(_PAUSE)
