@@ -76,6 +76,8 @@ CASES = (
     Case("libgomp", "linked into the program", "omp_truth.gomp.inside"),
     Case("libgomp", "stripped", "omp_truth.gomp.stripped"),
     Case("libgomp", "stripped, attached in mid-run", "omp_truth.gomp.stripped", _MID_RUN, is_attached=True),
+    Case("libgomp", "static program, stripped", "omp_truth.gomp.static.stripped"),
+    Case("libgomp", "linked in and stripped", "omp_truth.gomp.inside.stripped"),
     *_openmp("libomp", "omp"),
     *_cilk(
         "OpenCilk",
