@@ -1,7 +1,7 @@
 """Which code of a parallel runtime waits: all else that a thread is found in there is work, if only for the runtime.
 
 A thread that spins tells the processor so, by the instruction ``pause``. The functions that have one are those that
-wait; where functions begin is in the search table of ``.eh_frame_hdr``, which stripped files keep as well.
+wait; where functions begin is told by what unwinders of exceptions need, which stripped files keep as well.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
+from parprof.files.eh_frame_header import frame_extents
 from parprof.files.elf import EM_X86_64, ElfError, ElfFile
 from parprof.files.elf_image import PT_GNU_EH_FRAME
 from parprof.kernel.records import MAX_WAIT_RANGES
@@ -17,8 +18,6 @@ from parprof.kernel.records import MAX_WAIT_RANGES
 _PAUSE = b"\xf3\x90"
 _HEADER = struct.Struct("<BBBBiI")
 """Version; encodings of the pointer to .eh_frame, of the count and of the table; that pointer; the count."""
-_FDE = struct.Struct("<IIi")
-"""Its length without this field; the way back to what it shares with others, 0 in that; where its code begins."""
 _USUAL = (1, 0x1B, 0x03, 0x3B)
 _MAX_FUNCTIONS, _MAX_CODE = 1 << 16, 16 << 20
 
@@ -91,33 +90,12 @@ def function_starts(elf: ElfFile) -> list[int]:
         if len(table) < 8 * count:
             return []
         return _with_end(elf, {segment.vaddr + start for start, _ in struct.iter_unpack("<ii", table)})
-    return _with_end(elf, set(_starts_without_table(elf)))
+    return _with_end(elf, {begin for begin, _ in frame_extents(elf)[:_MAX_FUNCTIONS]})
 
 
 def _with_end(elf: ElfFile, found: set[int]) -> list[int]:
     starts = sorted(found)
     return [*starts, max(elf.code_end(starts[-1]), starts[-1])] if starts else []
-
-
-def _starts_without_table(elf: ElfFile) -> Iterable[int]:
-    """Where functions begin by ``.eh_frame`` itself: linkers leave the table out of static programs.
-
-    Entries have pointers as assemblers write them: 4 bytes, relative to where they are (Linux Standard Base 5.0, Core,
-    section 10.6.1). Where they are others, they do not point to code.
-    """
-    section = elf.named_section(b".eh_frame")
-    raw = elf.read_at(section.offset, section.size) if section is not None else b""
-    at = 0
-    for _ in range(_MAX_FUNCTIONS):
-        if section is None or at + _FDE.size > len(raw):
-            return
-        length, back, distance = _FDE.unpack_from(raw, at)
-        if not 4 <= length < 0xFFFFFFFF:  # the end, or 64 bits
-            return
-        start = section.address + at + _FDE.size - 4 + distance
-        if back and elf.is_code(start):
-            yield start
-        at += 4 + length
 
 
 def functions_with_pause(elf: ElfFile, starts: list[int]) -> set[int]:
