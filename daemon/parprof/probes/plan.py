@@ -46,6 +46,8 @@ class Plan:
 
     agents: list[Agent] = field(default_factory=list)
     """Of the runtimes that have work edges."""
+    hidden: frozenset[str] = frozenset()
+    """Names of runtimes of which there are only copies in stripped files: see `FileFacts.is_hidden`."""
     polling: list[Agent] = field(default_factory=list)
     """Of those that only poll: see `Agent.polls`."""
     sites: list[Site] = field(default_factory=list)
@@ -77,8 +79,12 @@ class Plan:
 
     @property
     def runtime(self) -> str:
-        """Names of the runtimes, for labels; ``none`` without one."""
-        return "+".join(agent.name for agent in (*self.agents, *self.polling)) or "none"
+        """Names of the runtimes, for labels, with the form if nothing of one can be probed; ``none`` without one."""
+        names = (agent.name for agent in (*self.agents, *self.polling))
+        return (
+            "+".join(f"{name} (linked in, stripped)" if name in self.hidden else name for name in names)
+            or "none"
+        )
 
 
 def file_of(dso: Dso) -> str:
@@ -237,6 +243,8 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False, spin_rules: SpinRule
     runtimes = [] if hidden_by else mapped_runtimes(dsos)
     users = _users(runtimes, dsos)
     plan = Plan(list({runtime.agent.name: runtime.agent for runtime in runtimes}.values()))
+    others = {runtime.agent.name for runtime in runtimes if not runtime.is_hidden}
+    plan.hidden = frozenset(agent.name for agent in plan.agents if agent.name not in others)
     plan.sites, plan.outlined = _work_edges(runtimes, users, dsos, blame_locks)
     # Threads that begin in such code wait for work whose call path a probe tells, unless none does.
     code = _runtime_code(load_map, [runtime for runtime in runtimes if not runtime.is_hidden])
