@@ -1,6 +1,6 @@
 """n_w, call paths and cost by runtime and by the form in which programs bring it, against the programs' own log.
 
-    .venv/bin/python bench/runtimes.py [--only REGEX] [--frequency 999] [--repeat 3] [--md]
+    .venv/bin/python bench/runtimes.py [--only REGEX] [--frequency 999] [--repeat 3] [--md] [--python PYTHON]
 
     source    where n_w comes from, at the end of the run
     judged    samples of threads inside a logged function, 0.1 ms or more from where it begins or ends
@@ -10,8 +10,11 @@
 
 Programs are those of tests/workloads: all of their phases, or, where they are attached to in mid-run, four of them
 for three seconds. The first second of an attach counts, too. Stand-ins take the place of Cilk's runtimes, which Debian
-has not (tests/workloads/cilk). Of several runs the one whose share of wrong samples is the median. Needs root and a
-quiet machine: a thread that another program preempts between the runtime's call and the logged function is wrong.
+has not (tests/workloads/cilk). Programs of other languages are built here, if what they need is installed (foreign.py):
+else their row says what is missing. For those of Python, ``--python`` names one that has their packages; of OpenBLAS,
+only the serial code beside its calls is logged. Of several runs the one whose share of wrong samples is the median.
+Needs root and a quiet machine: a thread that another program preempts between the runtime's call and the logged
+function is wrong.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "daemon")]
 
+import foreign  # noqa: E402
 from machine import describe  # noqa: E402
 
 import profiling  # noqa: E402
@@ -49,6 +53,9 @@ class Case:
     arguments: tuple[str, ...] = ("all", "--repeat", "4")
     source: Source | None = None
     is_attached: bool = False
+    is_foreign: bool = False
+    """``program`` is one of foreign.py's."""
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 def _openmp(runtime: str, end: str) -> list[Case]:
@@ -76,6 +83,8 @@ CASES = (
     Case("libgomp", "linked into the program", "omp_truth.gomp.inside"),
     Case("libgomp", "stripped", "omp_truth.gomp.stripped"),
     Case("libgomp", "stripped, attached in mid-run", "omp_truth.gomp.stripped", _MID_RUN, is_attached=True),
+    Case("libgomp", "static program, stripped", "omp_truth.gomp.static.stripped"),
+    Case("libgomp", "linked in and stripped", "omp_truth.gomp.inside.stripped"),
     *_openmp("libomp", "omp"),
     *_cilk(
         "OpenCilk",
@@ -96,6 +105,12 @@ CASES = (
     Case("oneTBB", "stripped", "tbb_truth.stripped"),
     Case("pthreads", "shared", "pthread_truth"),
     Case("pthreads", "attached in mid-run", "pthread_truth", _MID_RUN, is_attached=True),
+    Case("OpenBLAS", "stand-in", "blas_phases", ("all",), environment=(("STANDIN_SPIN", "67108864"),)),
+    Case("OpenBLAS", "numpy", "openblas", (), is_foreign=True, environment=(("OPENBLAS_NUM_THREADS", "2"),)),
+    Case("numba", "its default pool", "numba", (), is_foreign=True),
+    Case("rayon", "linked into the program", "rayon", (), is_foreign=True),
+    Case("Go", "its routines", "go", (), is_foreign=True),
+    Case("Java", "ForkJoinPool", "java", (), is_foreign=True),
 )
 
 
@@ -108,15 +123,17 @@ class Outcome:
     cost_percent: float
 
 
-def measure(case: Case, frequency_hz: int, log: Path) -> Outcome:
-    arguments = list(case.arguments)
+def measure(case: Case, command: foreign.Command, frequency_hz: int, log: Path) -> Outcome:
+    arguments = list(command.arguments)
     if case.is_attached:
         run = profiling.attach(
             case.program, arguments, log, _ATTACH_AFTER_S, _ATTACH_SECONDS, frequency_hz, case.source
         )
     else:
         with profiling.output_in(log.with_suffix(".out")):
-            run = profiling.record(case.program, arguments, log, frequency_hz, source=case.source)
+            run = profiling.record(
+                command.program, arguments, log, frequency_hz, source=case.source, **dict(case.environment)
+            )
     found = profiling.compare(run.session.trace, run.truth)
     rows, maker = profiling.rows_of(run.session)
     cpu_ns = sum(row.metrics.cpu_ns for row in rows)
@@ -130,6 +147,19 @@ def measure(case: Case, frequency_hz: int, log: Path) -> Outcome:
     )
 
 
+def command_of(case: Case, folder: Path, python: str) -> foreign.Command:
+    """How to run the program of a row.
+
+    Raises:
+        NotHere: the text says what is missing.
+    """
+    if case.is_foreign:
+        return foreign.command(case.program, folder, python)
+    if not (profiling.BUILD / case.program).exists():
+        raise foreign.NotHere(f"{case.program} was not built here")
+    return foreign.Command(Path(case.program), case.arguments)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -140,6 +170,9 @@ def main() -> None:
     parser.add_argument("--frequency", type=int, default=999, metavar="HZ")
     parser.add_argument("--repeat", type=int, default=3, metavar="RUNS")
     parser.add_argument("--md", action="store_true", help="print a Markdown table")
+    parser.add_argument(
+        "--python", default=sys.executable, help="one that has numpy and numba (default: %(default)s)"
+    )
     args = parser.parse_args()
     print(describe() + "\n")
     line = (
@@ -153,11 +186,16 @@ def main() -> None:
     for case in CASES:
         if not re.search(args.only, f"{case.runtime} {case.form} {case.program}"):
             continue
-        if not (profiling.BUILD / case.program).exists():
-            print(f"{case.program} was not built here", file=sys.stderr)
-            continue
-        with tempfile.TemporaryDirectory(prefix="parprof-runtimes-") as folder:
-            runs = [measure(case, args.frequency, Path(folder) / f"log{at}") for at in range(args.repeat)]
+        with tempfile.TemporaryDirectory(prefix="parprof-runtimes-") as name:
+            folder = Path(name)
+            try:
+                command = command_of(case, folder, args.python)
+            except foreign.NotHere as missing:
+                print(
+                    line.format(case.runtime, case.form, f"not measured: {missing}", *["-"] * 4), flush=True
+                )
+                continue
+            runs = [measure(case, command, args.frequency, folder / f"log{at}") for at in range(args.repeat)]
         one = sorted(runs, key=lambda run: run.wrong_share)[len(runs) // 2]
         print(
             line.format(

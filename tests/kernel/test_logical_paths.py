@@ -155,3 +155,15 @@ def test_a_stripped_program_has_its_paths_too(tmp_path: Path) -> None:
     assert total > 300
     # the first run of each body is not probed yet: those samples are joined with the others of the same body
     assert whole / total >= 0.9, (whole, total, maker.unknown, maker.joined)
+
+
+def test_a_stripped_program_with_its_runtime_inside(tmp_path: Path) -> None:
+    """No probe tells of a region: call paths of its threads begin where these were created, in the program's first."""
+    run = profiling.record("omp_truth.gomp.inside.stripped", ["balanced", "--repeat", "9"], tmp_path / "log")
+    rows, _ = rows_of(run)
+    rooted = Counter[bool]()
+    for row in working(rows):
+        rooted[row.path[0].name == "main"] += row.metrics.samples
+    created = sum(row.metrics.samples for row in working(rows) if row.physical)
+    assert rooted.total() > 300 and created > 100
+    assert rooted[True] >= COMPLETE * rooted.total(), rooted

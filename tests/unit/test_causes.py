@@ -1041,3 +1041,25 @@ def test_a_server_that_is_not_asked_for_more_is_told_so(kind: str, waiter: int, 
     line = headline(profile, find_causes(profile))
     assert line.startswith("25 % of the cores' time is lost, but at no place that stands out")
     assert line.endswith("meanwhile others wait for requests, and have nothing to do") == told
+
+
+@pytest.mark.parametrize("is_one_function", [True, False], ids=["one function", "functions of their own"])
+def test_a_function_that_is_called_in_a_region_and_beside_it_without_lines(is_one_function: bool) -> None:
+    """Tail calls leave out who called it, and gcc's body of the region is the function that it is written in."""
+    body, serial = 0x1270, 0x1050
+    kernel = Frame("shared_kernel", module="/x/prog", address=0x1240)
+    thread = Frame("libgomp.so.1+0x1cc40", module="/x/libgomp.so.1", address=0x1CD8E)
+    region = Frame("GOMP_parallel", module="/x/libgomp.so.1", address=0x140B6)
+    called = Frame("main", module="/x/prog", address=0x1040)
+    part = Frame("main._omp_fn.0", module="/x/prog", address=body)
+    rows = []
+    for tid in range(1, CORES + 1):
+        before = (called, region) if tid == 1 else (thread,)
+        one = row("", 400, CORES, tid)
+        path = (replace(called, address=body), kernel)
+        rows.append(replace(one, path=path, physical=(*before, part, kernel)))
+    caller = called if is_one_function else replace(called, name="setup")
+    alone = replace(row("", 400, 1), path=(replace(caller, address=serial), kernel))
+    (cause,) = found(*rows, alone, runtime="libgomp")
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "shared_kernel" if is_one_function else "setup")
+    assert cause.lost_ns == pytest.approx(400e6 * (CORES - 1))

@@ -62,3 +62,18 @@ def test_a_file_without_the_table_has_none(tmp_path: Path) -> None:
     subprocess.run(["gcc", "-nostdlib", "-shared", "-o", tmp_path / "a.so", source], check=True)
     with ElfFile.open(str(tmp_path / "a.so")) as elf:
         assert wait_code(elf) == []
+
+
+def test_a_static_program_has_no_table_but_what_it_is_made_of(tmp_path: Path) -> None:
+    import subprocess
+
+    source = tmp_path / "a.c"
+    source.write_text('void waits(volatile int *f) { while (!*f) __asm__ volatile ("pause"); }\n'
+                      "int main(int n, char **v) { (void)v; waits(&n); return 0; }\n")  # fmt: skip
+    subprocess.run(["gcc", "-O1", "-static", "-fno-inline", source, "-o", tmp_path / "a"], check=True)
+    with ElfFile.open(str(tmp_path / "a")) as elf:
+        assert not elf.named_section(b".eh_frame_hdr")
+        symbols = {name: found[0] for name, found in elf.lookup(["waits", "main"]).items()}
+        start, end = symbols["waits"].value, symbols["waits"].value + symbols["waits"].size
+        here = [one for one in wait_code(elf, [(start, symbols["main"].value + 1)]) if one[0] == start]
+        assert here and end <= here[0][1] <= symbols["main"].value

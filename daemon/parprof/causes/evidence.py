@@ -117,6 +117,22 @@ class Tally:
         self.called_back_ns += other.called_back_ns
 
 
+class Callee(NamedTuple):
+    """What a place calls, or a loop of it. The body of a region and the function that it is written in are one place:
+    what both call is told apart, as one is in parallel and the other is not, also where no line tells them apart."""
+
+    procedure: Procedure
+    is_in_region: bool
+    """Whether its caller calls it in a region that begins there or above. Not said of loops: one may hold both a region
+    and code beside it."""
+
+    @classmethod
+    def of(cls, route: Route, depth: int) -> Callee:
+        """The step of a route at this depth."""
+        procedure = route.procedure(depth)
+        return cls(procedure, not procedure.is_loop and 0 <= route.region < depth)
+
+
 @dataclass(slots=True, eq=False)
 class Place:
     """A procedure of the program, or a loop of one, in its calling context."""
@@ -131,15 +147,15 @@ class Place:
     """The same by its own line: running or calling."""
     own: Tally = field(default_factory=Tally)
     """What was not in other code of the program."""
-    children: dict[Procedure, Place] = field(default_factory=dict)
+    children: dict[Callee, Place] = field(default_factory=dict)
     regions_ns: float = 0.0
     """Work on behalf of regions that begin here or below."""
 
-    def child(self, procedure: Procedure, owner: Owner) -> Place:
+    def child(self, callee: Callee, owner: Owner) -> Place:
         """The place of a callee, made if need be."""
-        place = self.children.get(procedure)
+        place = self.children.get(callee)
         if place is None:
-            place = self.children[procedure] = Place(procedure, owner, parent=self)
+            place = self.children[callee] = Place(callee.procedure, owner, parent=self)
         return place
 
     @property
@@ -214,7 +230,7 @@ class Evidence:
 
     def lines_without(self, gone: Mapping[int, Iterable[Place]]) -> dict[int, dict[int, Tally]]:
         """What is left of some places without callees that are ``gone``, by the places' ids and their own lines."""
-        callees = {place: {kid.procedure for kid in kids} for place, kids in gone.items()}
+        callees = {place: set(map(id, kids)) for place, kids in gone.items()}
         out: dict[int, dict[int, Tally]] = {place: {} for place in gone}
         known: dict[int, list[tuple[int, int]]] = {}
         for row in self._routes if gone else ():
@@ -225,20 +241,18 @@ class Evidence:
                 out[place].setdefault(line, Tally()).add(row)
         return out
 
-    def _lines_on(self, route: Route, callees: Mapping[int, Collection[Procedure]]) -> list[tuple[int, int]]:
-        """The places, by id, that a route goes through, with its line there, but not on to certain ``callees``."""
+    def _lines_on(self, route: Route, gone: Mapping[int, Collection[int]]) -> list[tuple[int, int]]:
+        """The places, by id, that a route goes through, with its line there, but not on to callees that are ``gone``,
+        which are told by id, too."""
         out: list[tuple[int, int]] = []
-        place: Place | None = self.root
-        for depth in range(route.length):
-            place = place.children.get(route.procedure(depth)) if place is not None else None
-            if place is None:
+        place = self.root
+        for depth in range(route.length + 1):
+            below = place.children.get(Callee.of(route, depth)) if depth < route.length else None
+            if depth and id(place) in gone and id(below) not in gone[id(place)]:
+                out.append((id(place), route.step(depth - 1).line))
+            if below is None:
                 break
-            those = callees.get(id(place))
-            if those is None:
-                continue
-            goes_on = depth + 1 < route.length and route.procedure(depth + 1) in those
-            if not goes_on:
-                out.append((id(place), route.step(depth).line))
+            place = below
         return out
 
     def _grow(self, rows: list[SampleRoute]) -> None:
@@ -248,18 +262,18 @@ class Evidence:
         pending = [(self.root, 0, rows)]
         while pending:
             place, depth, here = pending.pop()
-            further: dict[Procedure, list[SampleRoute]] = defaultdict(list)
-            effort: dict[Procedure, float] = defaultdict(float)
+            further: dict[Callee, list[SampleRoute]] = defaultdict(list)
+            effort: dict[Callee, float] = defaultdict(float)
             for row in here:
                 self._charge(place, depth, row)
                 if depth < row.route.length:
-                    procedure = row.route.procedure(depth)
-                    further[procedure].append(row)
-                    effort[procedure] += row.metrics.effort_ns + row.metrics.spin_ns
-            for procedure, those in further.items():
-                if effort[procedure] >= least_ns:
+                    callee = Callee.of(row.route, depth)
+                    further[callee].append(row)
+                    effort[callee] += row.metrics.effort_ns + row.metrics.spin_ns
+            for callee, those in further.items():
+                if effort[callee] >= least_ns:
                     owner = those[0].route.step(depth).owner
-                    pending.append((place.child(procedure, owner), depth + 1, those))
+                    pending.append((place.child(callee, owner), depth + 1, those))
                 else:
                     for row in those:
                         place.own.add(row)

@@ -309,8 +309,13 @@ def _innermost_function(facts: Sequence[FrameFacts]) -> int:
 def _as_written(frame: Frame) -> Procedure:
     """The procedure that its author wrote."""
     procedure = Procedure(frame.name, frame.module, frame.file, frame.is_loop)
-    match = None if frame.is_loop else _PART.fullmatch(procedure.name)
-    return procedure._replace(name=match[1]) if match else procedure
+    return procedure._replace(name=_author_name(frame))
+
+
+def _author_name(frame: Frame) -> str:
+    """The function that its author wrote, for a part of one that a compiler made."""
+    match = None if frame.is_loop else _PART.fullmatch(frame.name)
+    return match[1] if match else frame.name
 
 
 def _shared_from(path: Path, physical: Path) -> int:
@@ -335,13 +340,14 @@ def _root_of_thread(path: Path, physical: Path) -> int:
     """Where on a logical call path its thread's first function is; -1: that is where it begins.
 
     Their leaves may differ: what was inlined there is folded on the logical path. Functions that were inlined into the
-    thread's have its address, and another name.
+    thread's have its address, and another name; so has the body of a region, which may stand for the function that it
+    is written in.
     """
     if not physical or not path or _is_same(path[0], physical[0]):
         return -1
     for theirs in physical[:_PLUMBING]:
-        for at in range(len(path) - 1, 0, -1):
-            if _is_same(path[at], theirs) and path[at].name == theirs.name:
+        for at in range(len(path) - 1, -1, -1):
+            if _is_same(path[at], theirs) and _author_name(path[at]) == _author_name(theirs):
                 return at
     return -1
 

@@ -21,13 +21,14 @@ from parprof.loops.spins import spin_loops
 from parprof.plans import UnknownLayout
 from parprof.probes.allocators import ALLOCATORS
 from parprof.probes.cheap_sites import ProbeSite, cheap_probe_site, tail_jump_site
+from parprof.probes.hidden_runtime import HiddenRuntime, hidden_runtime
 from parprof.probes.static_runtime import runtime_code
 from parprof.probes.wait_code import Range, merged, wait_code
 from parprof.runtimes import Agent, agent_for_library, agents
 from parprof.runtimes.pools import pools
 from parprof.values import dataclass
 
-FORMAT = 12
+FORMAT = 13
 """To be raised with each change of what the facts are or how they are found."""
 REGISTERS_CODE = "__jit_debug_register_code"
 """A function that does nothing, which JIT compilers call when they have told debuggers of code: see `parprof.jit`."""
@@ -116,6 +117,8 @@ class FileFacts:
     for them. Known before anybody is seen there: a short run is over before samples have told where to look."""
     code_list: int = 0
     """Where a JIT compiler in it keeps the list of code that debuggers are told of, an ELF address; 0: nowhere."""
+    is_hidden: bool = False
+    """No symbol tells of the runtime that is linked into it: see `parprof.probes.hidden_runtime`."""
 
     def brings(self, agent: Agent) -> bool:
         """Whether this runtime is inside."""
@@ -150,16 +153,21 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
         and any(name.startswith(_CREATORS) for name in undefined)
     )
     runtime = static_agent or library
-    layout, problem = _layout(runtime, elf)
+    hidden = _hidden(elf, undefined) if runtime is None and not is_libc(base_name) else None
+    layout, problem = _layout(runtime, elf) if hidden is None else ((), "")
     wanted = [*named, *_probed(elf, runtime, has_bodies=bool(imports or static_agent))]
+    inside = tuple(runtime_code(static_agent, elf)) if static_agent is not None else ()
+    if hidden is not None:
+        runtime = static_agent = hidden.agent
+        inside = (hidden.code,)
     return FileFacts(
         imports,
         tuple(_functions(elf, wanted)),
         static_agent,
         is_static,
-        tuple(wait_code(elf)) if runtime is not None and runtime.pauses else (),
+        tuple(wait_code(elf, inside)) if runtime is not None and runtime.pauses else (),
         creates_threads,
-        tuple(runtime_code(static_agent, elf)) if static_agent is not None else (),
+        inside,
         tuple(_code_of(one for name in (_YIELD, *polling) for one in code.get(name, ()))),
         layout,
         problem,
@@ -168,7 +176,17 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
         is_namesake,
         _pool_loops(elf, base_name),
         next((symbol.value for symbol in defined.get(_CODE_LIST, ()) if symbol.kind == TYPE_OBJECT), 0),
+        hidden is not None,
     )
+
+
+def _hidden(elf: ElfFile, undefined: Collection[str]) -> HiddenRuntime | None:
+    """The runtime in a file without symbols of it. Each starts threads: by far most files need no further look."""
+    try:
+        starts_threads = elf.is_static or any(name.startswith(_CREATORS) for name in undefined)
+        return hidden_runtime(elf) if starts_threads else None
+    except ElfError:
+        return None
 
 
 def _pool_loops(elf: ElfFile, base_name: str) -> tuple[WaitLoop, ...]:
@@ -287,7 +305,7 @@ def rules() -> str:
     """Tells apart the rules by which facts are found: with other agents, or another parprof, they may be others."""
     known = [
         (
-            *(a.name, a.marker, a.pauses, a.is_imitated, type(a).__module__),
+            *(a.name, a.marker, a.sign, a.messages.pattern, a.pauses, a.is_imitated, type(a).__module__),
             *(p.pattern for p in (a.library, a.imports, a.functions, a.outlined, a.polls)),
             *(hook.pattern.pattern for hook in (*a.hooks, *a.lock_hooks)),
             *a.poll_functions,
@@ -333,6 +351,7 @@ def from_json(raw: Any) -> FileFacts:
             bool(raw["is_namesake"]),
             tuple(_wait_loop(one) for one in _list(raw["pool_loops"], _MAX_POOL_LOOPS)),
             _address(raw["code_list"]),
+            bool(raw["is_hidden"]),
         )
     except (KeyError, TypeError) as error:
         raise ValueError("no facts about a file") from error

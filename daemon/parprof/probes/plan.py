@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 
 from parprof.files.elf import ElfError
@@ -20,6 +20,7 @@ from parprof.kernel.uprobes import Site
 from parprof.plans import Edge, Hook
 from parprof.probes.facts_book import BOOK, file_facts
 from parprof.probes.file_facts import REGISTERS_CODE, ProbedFunction, at_its_entry
+from parprof.probes.mapped_runtimes import MappedRuntime, mapped_runtimes, notes_on
 from parprof.probes.spin_book import SPINS
 from parprof.probes.translated import translator
 from parprof.probes.wait_code import Range, lies_in, merged
@@ -45,6 +46,8 @@ class Plan:
 
     agents: list[Agent] = field(default_factory=list)
     """Of the runtimes that have work edges."""
+    hidden: frozenset[str] = frozenset()
+    """Names of runtimes of which there are only copies in stripped files: see `FileFacts.is_hidden`."""
     polling: list[Agent] = field(default_factory=list)
     """Of those that only poll: see `Agent.polls`."""
     sites: list[Site] = field(default_factory=list)
@@ -76,8 +79,12 @@ class Plan:
 
     @property
     def runtime(self) -> str:
-        """Names of the runtimes, for labels; ``none`` without one."""
-        return "+".join(agent.name for agent in (*self.agents, *self.polling)) or "none"
+        """Names of the runtimes, for labels, with the form if nothing of one can be probed; ``none`` without one."""
+        names = (agent.name for agent in (*self.agents, *self.polling))
+        return (
+            "+".join(f"{name} (linked in, stripped)" if name in self.hidden else name for name in names)
+            or "none"
+        )
 
 
 def file_of(dso: Dso) -> str:
@@ -207,28 +214,6 @@ def _code_lists(load_map: LoadMap) -> tuple[int, ...]:
     return tuple(load_map.bias(dso) + vaddr & (1 << 64) - 1 for dso, vaddr in found if vaddr)
 
 
-@dataclass(frozen=True, slots=True)
-class _Runtime:
-    """A parallel runtime in a file that a process maps."""
-
-    agent: Agent
-    dso: Dso
-    is_inside: bool
-    """The file is not known as its library: it is linked into that file, or goes by another name."""
-
-
-def _runtimes(dsos: list[Dso]) -> list[_Runtime]:
-    """Which files are a runtime's library, and which bring one along, those behind the others."""
-    known = [(agent_for_library(dso.name), dso) for dso in dsos]
-    libraries = [
-        _Runtime(a, dso, False)
-        for a, dso in known
-        if a is not None and not a.is_polling and not _is_namesake(dso)
-    ]
-    inside = [_Runtime(a, dso, True) for dso in dsos if (a := file_facts(dso).static_agent) is not None]
-    return libraries + inside
-
-
 def maps_runtime(pid: int) -> bool:
     """Whether a process maps what goes by the name of a runtime's library, before anything is known of its files."""
     found = (agent_for_library(name) for name in mapped_names(pid))
@@ -237,7 +222,7 @@ def maps_runtime(pid: int) -> bool:
 
 def has_runtime(load_map: LoadMap) -> bool:
     """Whether a parallel runtime is mapped, of which code can be probed."""
-    return bool(_runtimes(load_map.dsos())) and not translator(load_map)
+    return bool(mapped_runtimes(load_map.dsos())) and not translator(load_map)
 
 
 def is_static(load_map: LoadMap) -> bool:
@@ -255,11 +240,14 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False, spin_rules: SpinRule
     """Plan the probes of a process from what it maps now. ``blame_locks``: see `Agent.lock_hooks`."""
     dsos = load_map.dsos()
     hidden_by = translator(load_map)
-    runtimes = [] if hidden_by else _runtimes(dsos)
+    runtimes = [] if hidden_by else mapped_runtimes(dsos)
     users = _users(runtimes, dsos)
     plan = Plan(list({runtime.agent.name: runtime.agent for runtime in runtimes}.values()))
+    others = {runtime.agent.name for runtime in runtimes if not runtime.is_hidden}
+    plan.hidden = frozenset(agent.name for agent in plan.agents if agent.name not in others)
     plan.sites, plan.outlined = _work_edges(runtimes, users, dsos, blame_locks)
-    code = _runtime_code(load_map, runtimes)
+    # Threads that begin in such code wait for work whose call path a probe tells, unless none does.
+    code = _runtime_code(load_map, [runtime for runtime in runtimes if not runtime.is_hidden])
     plan.runtime_ranges = code[:MAX_RUNTIME_RANGES]
     if len(code) > MAX_RUNTIME_RANGES:
         plan.notes.append(f"{len(code)} runtime mappings, {MAX_RUNTIME_RANGES} watched")
@@ -273,8 +261,7 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False, spin_rules: SpinRule
                 f"{len(code)} mappings of files that call the runtime, {MAX_USER_RANGES} of them known as the "
                 "program's: in the others work whose edges are not probed counts as waiting"
             )
-    plan.notes += _inlined_unseen(runtimes, users)
-    plan.notes += _namesakes(dsos)
+    plan.notes += notes_on(runtimes, users, dsos)
     if runtimes:  # else the creators of threads are known without a probe
         plan.rare_sites = _creation_sites(dsos, runtimes)
     if hidden_by:
@@ -357,42 +344,14 @@ def _wait_functions(load_map: LoadMap, rules: SpinRules) -> tuple[list[Range], l
     return ranges, list(dict.fromkeys(f"{function.name} ({dso.name})" for dso, function in found))
 
 
-def _users(runtimes: list[_Runtime], dsos: list[Dso]) -> list[Dso]:
+def _users(runtimes: list[MappedRuntime], dsos: list[Dso]) -> list[Dso]:
     """The files that call one of the runtimes: there are the bodies of regions and tasks."""
     patterns = [runtime.agent.imports for runtime in runtimes]
     return [dso for dso in dsos if any(p.match(name) for p in patterns for name in file_facts(dso).imports)]
 
 
-def _is_namesake(dso: Dso) -> bool:
-    """Whether a file only has the name of a runtime's library. What is no ELF file no loader has made a library of."""
-    is_other = dso.key[0] == "file" and dso.elf is None and bool(dso.problem)
-    return is_other or file_facts(dso).is_namesake
-
-
-def _namesakes(dsos: list[Dso]) -> Iterator[str]:
-    """Files that are not what their names say."""
-    for dso in dsos:
-        agent = agent_for_library(dso.name)
-        if agent is not None and _is_namesake(dso):
-            yield f"{dso.name} is called as {agent.name} is, but has none of its functions: not taken for a runtime"
-
-
-def _inlined_unseen(runtimes: list[_Runtime], users: list[Dso]) -> Iterator[str]:
-    """Where overhead cannot be told from work."""
-    for runtime in runtimes:
-        if not runtime.agent.is_inlined:
-            continue
-        files = [runtime.dso, *users] if runtime.is_inside else users
-        for dso in {dso.key: dso for dso in files}.values():
-            if not file_facts(dso).has_lines:
-                yield (
-                    f"{dso.name} has no line information: what its compiler inlined of {runtime.agent.name} (spawns, "
-                    "syncs) counts as its own work, not as overhead"
-                )
-
-
 def _work_edges(
-    runtimes: list[_Runtime], users: list[Dso], dsos: list[Dso], blame_locks: bool
+    runtimes: list[MappedRuntime], users: list[Dso], dsos: list[Dso], blame_locks: bool
 ) -> tuple[list[Site], int]:
     """Where work begins and ends: in the runtimes, and in the bodies of regions and tasks, with the number of these.
 
@@ -404,6 +363,8 @@ def _work_edges(
     bodies: list[Site] = []
     for runtime in runtimes:
         agent, dso = runtime.agent, runtime.dso
+        if runtime.is_hidden:
+            continue
         callers = [dso, *(user for user in users if user is not dso)] if runtime.is_inside else users
         own = [site for user in callers for site in _outlined_sites(agent, user)]
         sites += own
@@ -425,27 +386,26 @@ def _hooks(agent: Agent, blame_locks: bool) -> tuple[Hook, ...]:
     return (*agent.lock_hooks, *(hook for hook in agent.hooks if not hook.slow_path))
 
 
-def _runtime_code(load_map: LoadMap, runtimes: list[_Runtime]) -> list[Range]:
+def _runtime_code(load_map: LoadMap, runtimes: list[MappedRuntime]) -> list[Range]:
     """The runtimes' own code: a library's whole, in other files where their functions lie side by side."""
     out: list[Range] = []
     for runtime in runtimes:
         if runtime.is_inside:
-            bias = load_map.bias(runtime.dso)
-            found = file_facts(runtime.dso).runtime_code
-            out += [(bias + start, bias + end) for start, end in found]
+            out += [_moved(load_map, runtime.dso, one) for one in file_facts(runtime.dso).runtime_code]
         else:
             out += _ranges(load_map, runtime.dso)
     return out
 
 
-def _wait_code(load_map: LoadMap, runtimes: list[_Runtime], code: list[Range]) -> list[Range]:
+def _wait_code(load_map: LoadMap, runtimes: list[MappedRuntime], code: list[Range]) -> list[Range]:
     """Of the runtimes' code, what waits; none where that cannot be told of one of them."""
     out: list[Range] = []
     for runtime in runtimes:
         bias = load_map.bias(runtime.dso)
         found = [(bias + start, bias + end) for start, end in file_facts(runtime.dso).wait_code]
-        found = [(start, end) for start, end in found if lies_in(start, code)]
-        if not found and not runtime.agent.hooks:  # whatever it does there is not the program's work
+        if not runtime.is_hidden:
+            found = [(start, end) for start, end in found if lies_in(start, code)]
+        if not found and not runtime.is_probed:  # whatever it does there is not the program's work
             found = _runtime_code(load_map, [runtime])
         if not found:
             return []
@@ -453,15 +413,15 @@ def _wait_code(load_map: LoadMap, runtimes: list[_Runtime], code: list[Range]) -
     return merged(sorted(out), MAX_WAIT_RANGES)
 
 
-def _unprobed_code(load_map: LoadMap, runtimes: list[_Runtime]) -> list[Range]:
+def _unprobed_code(load_map: LoadMap, runtimes: list[MappedRuntime]) -> list[Range]:
     """Of runtimes without probes, if others have some: else all threads are judged by what they run."""
-    unprobed = [runtime for runtime in runtimes if not runtime.agent.hooks]
+    unprobed = [runtime for runtime in runtimes if not runtime.is_probed]
     if len(unprobed) == len(runtimes):
         return []
     return merged(sorted(_runtime_code(load_map, unprobed)), MAX_UNPROBED_RANGES)
 
 
-def _creation_sites(dsos: list[Dso], runtimes: list[_Runtime]) -> list[Site]:
+def _creation_sites(dsos: list[Dso], runtimes: list[MappedRuntime]) -> list[Site]:
     """Where threads are created: in the C library, or in a program that brings that along."""
     out = [site for dso in dsos if is_libc(dso.name) for site in _pthread_create(dso)]
     if dsos and (not out or any(runtime.is_inside for runtime in runtimes)) and file_facts(dsos[0]).is_static:

@@ -1,15 +1,16 @@
 """Which code of a parallel runtime waits: all else that a thread is found in there is work, if only for the runtime.
 
 A thread that spins tells the processor so, by the instruction ``pause``. The functions that have one are those that
-wait; where functions begin is in the search table of ``.eh_frame_hdr``, which stripped files keep as well.
+wait; where functions begin is told by what unwinders of exceptions need, which stripped files keep as well.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from parprof.files.eh_frame_header import frame_extents
 from parprof.files.elf import EM_X86_64, ElfError, ElfFile
 from parprof.files.elf_image import PT_GNU_EH_FRAME
 from parprof.kernel.records import MAX_WAIT_RANGES
@@ -28,17 +29,21 @@ def lies_in(address: int, ranges: Iterable[Range]) -> bool:
     return any(start <= address < end for start, end in ranges)
 
 
-def wait_code(elf: ElfFile) -> list[Range]:
+def wait_code(elf: ElfFile, within: Sequence[Range] = ()) -> list[Range]:
     """ELF address ranges [start, end), at most MAX_WAIT_RANGES; none where it cannot be told.
 
-    Where there are more, those that lie closest together become one, with what lies between them.
+    Where there are more, those that lie closest together become one, with what lies between them. ``within``: such
+    ranges, of functions that begin outside of which nothing is wanted; empty: of all of the file.
     """
     try:
-        starts = _function_starts(elf)
-        waits = _functions_with(elf, starts) if starts else set()
+        starts = function_starts(elf)
+        waits = functions_with_pause(elf, starts) if starts else set()
     except ElfError:
         return []
-    return merged(sorted((starts[index], starts[index + 1]) for index in waits), MAX_WAIT_RANGES)
+    found = sorted((starts[index], starts[index + 1]) for index in waits)
+    if within:
+        found = [(start, end) for start, end in found if lies_in(start, within)]
+    return merged(found, MAX_WAIT_RANGES)
 
 
 def merged(ranges: list[Range], most: int) -> list[Range]:
@@ -64,8 +69,12 @@ def merged(ranges: list[Range], most: int) -> list[Range]:
     return out
 
 
-def _function_starts(elf: ElfFile) -> list[int]:
-    """Where functions begin, sorted, and behind them the end of the last one's code."""
+def function_starts(elf: ElfFile) -> list[int]:
+    """Where functions begin, sorted, and behind them the end of the last one's code; empty if that is not told.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
     if elf.machine != EM_X86_64:
         return []
     for segment in elf.segments:
@@ -80,12 +89,21 @@ def _function_starts(elf: ElfFile) -> list[int]:
         table = elf.read(segment.vaddr + _HEADER.size, 8 * count)
         if len(table) < 8 * count:
             return []
-        starts = sorted({segment.vaddr + start for start, _ in struct.iter_unpack("<ii", table)})
-        return [*starts, max(elf.code_end(starts[-1]), starts[-1])]
-    return []
+        return _with_end(elf, {segment.vaddr + start for start, _ in struct.iter_unpack("<ii", table)})
+    return _with_end(elf, {begin for begin, _ in frame_extents(elf)[:_MAX_FUNCTIONS]})
 
 
-def _functions_with(elf: ElfFile, starts: list[int]) -> set[int]:
+def _with_end(elf: ElfFile, found: set[int]) -> list[int]:
+    starts = sorted(found)
+    return [*starts, max(elf.code_end(starts[-1]), starts[-1])] if starts else []
+
+
+def functions_with_pause(elf: ElfFile, starts: list[int]) -> set[int]:
+    """Which of these functions, by index, have the instruction.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
     found = set()
     for start, code in _code(elf):
         at = code.find(_PAUSE)

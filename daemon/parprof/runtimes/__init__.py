@@ -30,6 +30,11 @@ class Agent:
     """Matches the base name of the runtime's shared library."""
     marker = ""
     """A function that the runtime defines: tells it where it is linked into a file, or in a library of another name."""
+    sign = b""
+    """A text among the constants of each build of the runtime, short or not: where it is not, it is not looked for."""
+    messages: re.Pattern[bytes] = re.compile(rb"(?!)")
+    """Matches how texts begin that the runtime's own code uses, in several of its source files, but not while it is
+    loaded: tells its code in a stripped file. See `parprof.probes.hidden_runtime`."""
     is_imitated = False
     """Other runtimes define its marker, too."""
     hooks: tuple[Hook, ...] = ()

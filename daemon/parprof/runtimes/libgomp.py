@@ -75,6 +75,17 @@ class Libgomp(Agent):
     library = re.compile(r"libgomp[.-]")
     marker = "GOMP_parallel"
     is_imitated = True
+    sign = b"\nlibgomp: "
+    messages = re.compile(
+        rb"\nlibgomp: |Thread creation failed: %s|Out of memory allocating %lu bytes|omp_fulfill_event: %p event|"
+        rb"unknown omp_depend_t dependence type|thread %d: task with event %p finished|Could not get CPU affinity set|"
+        rb"Logical CPU |Out of memory trying to allocate places list|None of the places contain usable|"
+        rb"Number of places reduced from|Duplicate node|Copying of %s object|device finalization failed|"
+        rb"device initialization failed|Trying to (?:map into device|update) \[|error in freeing device memory|"
+        rb"Library too old for offload|GOMP_target_enter_exit_data unhandled|no device active|"
+        rb"unknown device type %u|overflow in omp_capture_affinity|OMP_TARGET_OFFLOAD is set to MANDATORY|"
+        rb"cannot find omp_|(?:fatal error: )?error directive encountered"
+    )
     outlined = re.compile(r".*\._omp_fn\.\d+")
     lock_hooks = LOCKS
     lets_go = True

@@ -65,6 +65,10 @@ class Libomp(Agent):
     name = "libomp"
     library = re.compile(r"libomp[.\-]|libomp5[.\-]")
     marker = "__kmp_invoke_microtask"
+    sign = b"OMP: Error #%1$d: %2$s"
+    messages = re.compile(
+        rb"[\w./\-]{0,200}src/(?:kmp|z)_\w{2,40}\.(?:cpp|h|inl)\0"
+    )  # its assertions name these
     outlined = re.compile(r"\.omp_task_entry\..*|.*\._omp_fn\.\d+")
     imports = re.compile(r"__kmpc_|GOMP_|omp_")
     functions = re.compile(rf"_?_?(kmp|KMP|ompt|GOMP|ompc)[_a-z]|_Z\w*__kmp|{API}")
@@ -110,3 +114,4 @@ class Libiomp5(Libomp):
     name = "libiomp5"
     library = re.compile(r"libiomp5[.\-]")
     marker = ""
+    sign = b""
