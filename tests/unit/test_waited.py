@@ -148,6 +148,19 @@ def test_what_a_thread_of_the_pool_waits_for_is_its_callers_wait(process: GangPr
     assert process.placed(division, [inner], 900) == {f"{F} part gang_wait": 900}
 
 
+def test_a_thread_without_work_does_not_wait_for_it(process: GangProcess) -> None:
+    """Though it was started where its first caller waits: by him, who has done so since."""
+    started = process.context(process.stack(frames("main f gang_wait start pthread_create"), start_up=MAIN))
+    g, work = process.waiter(G), process.work(process.worker())
+    idle = asleep(process.worker("gang_serve pthread_cond_wait"), 9)._replace(context=started)
+    bystander = asleep(process.stack(frames("other pthread_cond_wait")), 10)._replace(context=started)
+    (division,) = process.divide({asleep(g): 10, idle: 1000, bystander: 1000, work: 4})
+    assert process.placed(division, [work], 4) == {BELOW_G: 4}
+    f = asleep(process.stack(frames("h gang_wait gang_wait")), 11)._replace(context=started)
+    (division,) = process.divide({f: 1000, work: 4})
+    assert process.placed(division, [work], 4) == {"main f gang_wait start h gang_wait part burn": 4}
+
+
 def test_a_thread_that_runs_other_work_while_it_waits(process: GangProcess) -> None:
     work = process.work(process.worker("gang_serve gang_run part gang_wait gang_serve gang_run other burn"))
     (division,) = process.divide({asleep(process.waiter(F)): 10, work: 1})
@@ -204,8 +217,9 @@ def test_names_that_other_code_has_too() -> None:
     assert task is not None and (task.pool.name, run[task.start].name) == ("concurrent.futures", "burn")
     assert known.task((*python("_worker _WorkItem.run", "mine.py"), *python("burn", "mine.py"))) is None
     result = (*python("main", "mine.py"), *python("Future.result", "concurrent/futures/_base.py"))
-    assert known.waiter(result) == (task.pool, 1)
-    assert known.waiter(python("main wait", "mine.py")) is None
+    assert known.waiter(result, result) == (task.pool, 1)
+    mine = python("main wait", "mine.py")
+    assert known.waiter(mine, mine) is None
     numba = (Frame("thread_worker", module="workqueue.cpython-311-x86_64-linux-gnu.so"), Frame("kernel"))
     task = known.task(numba)
     assert task is not None and (task.pool.name, task.start) == ("numba", 1)
@@ -237,9 +251,11 @@ def test_rayon_as_its_compilers_name_it(serves: str, job: str, waits: str) -> No
     task = known.task((Frame("start"), Frame(serves), Frame(job), Frame("work")))
     assert task is not None and (task.pool.name, task.start) == ("rayon", 3)
     assert known.task((Frame("start"), Frame(serves), Frame("rayon_core::sleep::Sleep::sleep"))) is None
-    assert known.waiter((Frame("main"), Frame(waits), Frame("syscall"))) == (task.pool, 1)
+    caller = (Frame("main"), Frame(waits), Frame("syscall"))
+    assert known.waiter(caller, caller) == (task.pool, 1)
     inside = "rayon_core::registry::Registry::in_worker_cold::{{closure}}::{{closure}}"
-    assert known.waiter((Frame("main"), Frame(inside))) is None
+    worker = (Frame("main"), Frame(inside))
+    assert known.waiter(worker, worker) is None
 
 
 def test_what_rounding_takes_is_given_later() -> None:

@@ -217,18 +217,17 @@ class LogicalPaths:
         )
         located = located.in_handler() if unwound.in_slot else located
         task = self._task(unwound)
-        waits = self._waits(folded, complete, task)
+        waits = self._waits(unwound, folded, complete)
         return StackInContext(located, folded, complete, self._begin(unwound), task, waits)
 
     def _task(self, unwound: Unwound) -> Task | None:
         outer, own = _split(unwound)
         return None if outer else self._shared.pools.task(own)
 
-    def _waits(self, folded: Folded, complete: bool, task: Task | None) -> tuple[Pool, Before] | None:
-        """A thread that waits in the midst of a pool's work does it for who waits for all of that."""
+    def _waits(self, unwound: Unwound, folded: Folded, complete: bool) -> tuple[Pool, Before] | None:
         path = logical_projection(folded.path)
-        found = self._shared.pools.waiter(path)
-        if found is None or not _is_known(path) or (task is not None and task.pool is found[0]):
+        found = self._shared.pools.waiter(unwound.path, path)
+        if found is None or not _is_known(path):
             return None
         return found[0], self._shared.before(path[: found[1] + 1], complete)
 

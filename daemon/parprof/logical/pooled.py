@@ -113,14 +113,18 @@ class WaitedPools:
         start = next((at for at in range(at + 1, len(path)) if not path[at].is_loop), None)
         return None if start is None or (no_runs and _starts_threads(path[start])) else Task(pool, start)
 
-    def waiter(self, path: Path) -> tuple[Pool, int] | None:
-        """Of a caller with this logical call path that waits for work he has handed out: for which pool, and where the
-        outermost function is in which he does."""
-        for at, frame in enumerate(path) if self._pools else ():
-            role = self._role(frame)
-            if role is not None and role.waits is not None:
-                return role.waits, at
-        return None
+    def waiter(self, own: Path, logical: Path) -> tuple[Pool, int] | None:
+        """Of a caller who waits for work he has handed out: for which pool, and where in his logical call path the
+        outermost function is in which he does.
+
+        ``own``: the frames of his stack. What else is in the logical path is of who created the thread. No thread of a
+        pool is a caller of it: who waits for its work waits for what it hands out in turn.
+        """
+        found = [role.waits for role in map(self._role, own) if role and role.waits] if self._pools else []
+        if not found or any(role is not None and role.serves is found[0] for role in map(self._role, own)):
+            return None
+        there = [at for at, frame in enumerate(logical) if (role := self._role(frame)) and role.waits]
+        return (found[0], there[-len(found)]) if len(found) <= len(there) else None
 
     def _role(self, frame: Frame) -> _Roles | None:
         key = frame.name, frame.module, frame.file
