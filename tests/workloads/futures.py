@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two callers of one pool of threads, by turns: `short` has a third of the work done, `long` the rest; five times.
 
-Both have the same function run, which is in C code that gives up the GIL for nearly all of its time.
+Both have the same function run, which is in C code that gives up the GIL for nearly all of its time, and seldom.
 """
 
 import hashlib
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
-BLOCK = bytes(1 << 20)
+BLOCK = bytes(1 << 23)
 
 
 def burn(seconds):

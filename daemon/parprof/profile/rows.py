@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from parprof.attribution import finephases
 from parprof.attribution.concurrency import levels_of, plus
 from parprof.attribution.counters import CYCLES, INSTRUCTIONS
 from parprof.attribution.idleness import attribute
@@ -35,6 +34,7 @@ from parprof.model import (
 )
 from parprof.profile.addresses import AddressBook
 from parprof.profile.called import called
+from parprof.profile.fine import fine_n_working
 from parprof.profile.waited import Division, divide, together
 from parprof.runtimes import Agent
 from parprof.symbols.kernel import KERNEL
@@ -172,7 +172,7 @@ class RowMaker:
         self._book.look_up(drain)
         self._spun_alone.clear()
         self._glimpsed.clear()
-        self.fine_n_working = self._fine_phases(drain)
+        self.fine_n_working = fine_n_working(drain, self._by_cores)
         groups: dict[tuple[int, int], list[SampleKey]] = {}
         for key in facts:
             groups.setdefault((key.image, key.epoch), []).append(key)
@@ -204,22 +204,6 @@ class RowMaker:
             self.unknown += paths.unknown_samples - before[2]
             self.incomplete += paths.incomplete_samples - before[3]
         return list(out.values())
-
-    def _fine_phases(self, drain: Drain) -> dict[int, float]:
-        samples: dict[int, list[tuple[ThreadState, int, int]]] = {}
-        teams: dict[int, int] = {}
-        least: dict[int, int] = {}
-        for key, count in drain.facts.items():
-            if key.fine and key.event == 0:
-                samples.setdefault(key.image, []).append((key.state, key.n_working, count.samples))
-                teams[key.image] = max(teams.get(key.image, 0), key.fine)
-                for cores, _ in self._by_cores(drain, drain.images.get(key.image), key):
-                    least[key.image] = min(least.get(key.image, cores), cores)
-        out = {}
-        for image, team in teams.items():
-            if team <= least[image]:  # else those that spin may take cores from those that work
-                out[image] = finephases.mean_n_working(samples[image], team)
-        return out
 
     def _make_paths(self, stacks: StackTable, image: Image | None, number: int, epoch: int) -> LogicalPaths:
         def shape(stack: int) -> StackShape | None:
