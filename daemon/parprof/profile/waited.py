@@ -46,26 +46,26 @@ def _divide(
     period_ns: float,
     waited: Waited,
 ) -> Division:
-    tasks: list[tuple[SampleKey, Count, str]] = []
+    tasks = {
+        key: pool.name
+        for key in facts
+        if (known := paths(key)) is not None and (pool := known.task(key.user, key.context)) is not None
+    }
+    if not tasks:
+        return {}
     waiting_ns: dict[tuple[int, str], dict[Before, int]] = {}
     """By process image and pool."""
     for key, count in facts.items():
-        known = paths(key)
-        if known is None:
-            continue
-        pool = known.task(key.user, key.context)
-        if pool is not None:
-            tasks.append((key, count, pool.name))
-        ns = _waiting_ns(key, count, period_ns)
-        found = known.waits(key.user, key.context) if ns else None
+        known, ns = paths(key), _waiting_ns(key, count, period_ns)
+        found = known.waits(key.user, key.context) if known is not None and ns else None
         if found is not None:
             callers = waiting_ns.setdefault((key.image, found[0].name), {})
             callers[found[1]] = callers.get(found[1], 0) + ns
     return {
         key: waited.split(
-            f"{key.image} {pool}", key.event, waiting_ns.get((key.image, pool), {}), _amount(key, count)
+            f"{key.image} {pool}", key.event, waiting_ns.get((key.image, pool), {}), _amount(key, facts[key])
         )
-        for key, count, pool in tasks
+        for key, pool in tasks.items()
     }
 
 
