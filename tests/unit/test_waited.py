@@ -258,6 +258,30 @@ def test_rayon_as_its_compilers_name_it(serves: str, job: str, waits: str) -> No
     assert known.waiter(worker, worker) is None
 
 
+@pytest.mark.parametrize(
+    ("names", "waits"),
+    [
+        ("ThreadPoolExecutor.runWorker FutureTask.run", "FutureTask.get"),
+        ("ThreadPoolExecutor$Worker.run Executors$RunnableAdapter.call", "AbstractExecutorService.invokeAll"),
+        ("ForkJoinWorkerThread.run ForkJoinTask.doExec", "ForkJoinTask.invoke"),
+        ("ForkJoinPool.runWorker CompletableFuture$AsyncSupply.run", "CompletableFuture.join"),
+    ],
+)
+def test_javas_executors(names: str, waits: str) -> None:
+    known = pooled.WaitedPools()
+    for before, behind in (("", ""), ("void ", "(java.lang.Runnable)")):  # HotSpot's own names, a perf map's
+
+        def method(name: str, before: str = before, behind: str = behind) -> Frame:
+            return Frame(f"{before}java.util.concurrent.{name}{behind}")
+
+        task = known.task((Frame("start"), *map(method, names.split()), Frame("Work.part")))
+        assert task is not None and (task.pool.name, task.start) == ("java.util.concurrent", 3)
+        caller = (Frame("Work.main"), method(waits), Frame("Unsafe_Park"))
+        assert known.waiter(caller, caller) == (task.pool, 1)
+        idle = method("LinkedBlockingQueue.take")
+        assert known.task((Frame("start"), method(names.split()[0]), idle)) is None
+
+
 def test_what_rounding_takes_is_given_later() -> None:
     """A thousand stacks of one sample each."""
     f, g = (Before((Frame(name),), True) for name in "fg")

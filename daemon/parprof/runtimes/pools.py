@@ -35,7 +35,8 @@ class Pool:
     runs_any: bool = False
     """What it runs are functions of whoever calls it, not of its own library."""
     waits: re.Pattern[str] = NOTHING
-    """Matches the functions in which a caller waits for what he has handed out, and does no part of it himself."""
+    """Matches the functions in which a caller waits for what he has handed out. If he helps there, that is his anyway,
+    and counts as waiting."""
     runs: re.Pattern[str] = NOTHING
     """Matches the functions in which a thread runs a piece of work, where callers wait: what these call is the work.
     Nothing: what `serves` calls is."""
@@ -81,6 +82,11 @@ class Pool:
         return bool(self.hands_out.fullmatch(frame.name)) and (self.runs_any or self.has(frame))
 
 
+def _java(names: str) -> re.Pattern[str]:
+    """Methods of Java's own executors, as HotSpot names them, or a perf map: then with types around."""
+    return re.compile(rf"(?:\S+ )?java\.util\.concurrent\.(?:{names})(?:\(.*)?")
+
+
 POOLS = (
     Pool(
         "OpenBLAS",
@@ -112,6 +118,20 @@ POOLS = (
         ),
         runs=re.compile(r"(?:_WorkItem\.|WorkerContext\.)?run"),
         within=re.compile(r"\bconcurrent/futures/(?:thread|_base)\.py\Z"),
+    ),
+    Pool(
+        "java.util.concurrent",
+        NOTHING,
+        _java(
+            r"ThreadPoolExecutor(?:\$Worker\.run|\.runWorker)|ForkJoin(?:WorkerThread\.run|Pool\.runWorker)"
+        ),
+        waits=_java(
+            r"(?:FutureTask|ForkJoinTask|CompletableFuture)\.(?:get|join|invoke)|(?:ForkJoinPool|ThreadPoolExecutor|"
+            r"(?:Abstract)?ExecutorService)\.(?:invoke(?:All|Any)?|awaitTermination|awaitQuiescence|close)"
+        ),
+        runs=_java(
+            r"FutureTask\.run|ForkJoinTask\.doExec|Executors\$RunnableAdapter\.call|CompletableFuture\$Async\w+\.\w+"
+        ),
     ),
     Pool(
         "numba",
