@@ -17,10 +17,16 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(FilePath(__file__).parent))
 
 from logical_stacks import frames, text
+from parprof.causes.evidence import Place, Tally
+from parprof.causes.ownership import Owner
+from parprof.causes.sites import LossSite
+from parprof.causes.sites import together as sites_together
+from parprof.cct.tree import Procedure
 from parprof.logical import pooled
 from parprof.logical.callers import Before, shared
 from parprof.logical.paths import LogicalPaths
 from parprof.logical.waited import MOST_CALLERS, Waited
+from parprof.metrics import IDLENESS, Metrics
 from parprof.model import NO_EVENT, Count, Frame, Path, SampleKey, ThreadState
 from parprof.profile.waited import Division, divide, together
 from parprof.runtimes.pools import POOLS
@@ -328,3 +334,19 @@ def test_paths_without_such_pools() -> None:
     user = process.stack(frames("main gang_wait"), start_up=MAIN)
     assert isinstance(process.paths, LogicalPaths)
     assert process.paths.task(user, 0) is None and process.paths.waits(user, 0) is None
+
+
+def test_a_function_in_two_pools_calls_is_told_of_in_the_region_around_it() -> None:
+    """What its threads wait for is looked for up to there: not in what another caller's do."""
+    sites = []
+    for name, lost_ns in (("f", 1.0), ("g", 2.0)):
+        caller = Place(Procedure("main", "a.out", "a.c", False)).child(
+            Procedure(name, "a.out", "a.c", False), Owner.PROGRAM
+        )
+        body = caller.child(Procedure("burn", "a.out", "a.c", False), Owner.PROGRAM)
+        tally = Tally(Metrics.of({IDLENESS: lost_ns}))
+        sites.append(LossSite(body, tally, region=body))
+    for order in (sites, sites[::-1]):
+        both = sites_together(order)
+        assert both.place is sites[1].place is both.region
+        assert both.lost_ns == 3
