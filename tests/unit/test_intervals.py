@@ -147,6 +147,19 @@ def test_a_wait_is_in_the_intervals_that_it_took() -> None:
     assert parts == before
 
 
+def test_of_two_waits_that_follow_each_other_none_has_all_of_the_interval() -> None:
+    """The one was over somewhere in it, when the other began."""
+    first, second = (key(state=ThreadState.BLOCKED)._replace(user=user) for user in (1, 2))
+    for order in ((first, second), (second, first)):
+        parts = [CountedInterval(10 * at, 10 * (at + 1)) for at in range(4)]
+        waits = {first: (1, 18), second: (3, 25)}
+        for one in order:
+            parts[waits[one][0]].facts[one] = Count(1, waits[one][1])
+        found = [{one: part.facts.get(one, Count()).total for one in order} for part in spread_waits(parts)]
+        assert [part[first] for part in found] == [13, 5, 0, 0]
+        assert [part[second] for part in found] == [0, 5, 10, 10]
+
+
 def test_waits_of_several_threads_are_in_the_intervals_that_they_took() -> None:
     """Three of them, that are over at once."""
     slept = key(SEVERAL_THREADS, state=ThreadState.BLOCKED)

@@ -178,8 +178,9 @@ class LossSite:
 
 
 def together(sites: Sequence[LossSite]) -> LossSite:
-    """Those of one function as one."""
+    """Those of one function as one, told of where most is lost."""
     first = max(sites, key=lambda site: site.lost_ns)
+    regions = (site.region for site in (first, *sites) if site.region is not None)
     tally = Tally()
     for site in sites:
         tally.merge(site.tally)
@@ -187,7 +188,7 @@ def together(sites: Sequence[LossSite]) -> LossSite:
         first,
         tally=tally,
         is_mixed=any(site.is_mixed for site in sites) or len({site.region is None for site in sites}) > 1,
-        region=next((site.region for site in sites if site.region is not None), None),
+        region=next(regions, None),  # that around the place, if it is in one
         lines=frozenset().union(*(site.lines for site in sites)),
     )
 

@@ -150,7 +150,9 @@ def spread_waits(intervals: Iterable[CountedInterval]) -> list[CountedInterval]:
     """The same with waits where they were: each came with the interval in which it was over, with all of its time.
 
     A thread cannot have slept for longer than an interval takes, nor can nobody have worked for longer than n_w was 0
-    in it. What is more than that was before. Of several threads each wait may have taken all of it.
+    in it. What is more than that was before. Of several threads each wait may have taken all of it. Of one thread's
+    waits in an interval, nobody knows when the one was over and the next began: those that want more than there is room
+    for get equal parts.
     """
     earlier: dict[SampleKey, int] = {}
     sleeping: dict[SampleKey, int] = {}
@@ -158,26 +160,40 @@ def spread_waits(intervals: Iterable[CountedInterval]) -> list[CountedInterval]:
     out = [replace(one, facts=dict(one.facts), by_cores=dict(one.by_cores)) for one in intervals]
     for at in range(len(out) - 1, -1, -1):
         part = out[at]
-        nobody_ns = part.level_ns[0] if part.level_ns else 0
-        awake: dict[tuple[int, int], int] = {}
+        together: dict[object, list[tuple[SampleKey, int]]] = {}
+        """What shares a room, with what it wants of that, in nanoseconds."""
+        rooms_ns: dict[object, int] = {}
         waits = {key: count for key, count in part.facts.items() if key.event == NO_EVENT}
         for key in [*waits, *(key for key in earlier if key not in waits)]:
             count = waits.get(key) or Count()
-            wanted = count.total + earlier.pop(key, 0)
-            thread = key.image, key.tid
+            whose: object = key.image, key.tid
+            room_ns = part.end_ns - part.begin_ns
             if key.state is ThreadState.STALLED:
-                room = nobody_ns
-                nobody_ns = max(room - wanted, 0)
+                whose, room_ns = key.state, part.level_ns[0] if part.level_ns else 0
             elif key.tid == SEVERAL_THREADS:
                 sleeping[key] = sleeping.get(key, 0) + count.samples
-                room = sleeping[key] * (part.end_ns - part.begin_ns)
-            else:
-                room = awake.get(thread, part.end_ns - part.begin_ns)
-                awake[thread] = max(room - wanted, 0)
-            if at and wanted > room:
-                earlier[key] = wanted - room
-                wanted = room
-            _set_total(part, key, count, wanted)
+                whose, room_ns = key, sleeping[key] * room_ns
+            rooms_ns[whose] = room_ns
+            together.setdefault(whose, []).append((key, count.total + earlier.pop(key, 0)))
+        for whose, those in together.items():
+            got = _fitted([wanted for _, wanted in those], rooms_ns[whose]) if at else [ns for _, ns in those]
+            for (key, wanted), ns in zip(those, got, strict=True):
+                if wanted > ns:
+                    earlier[key] = wanted - ns
+                _set_total(part, key, waits.get(key) or Count(), ns)
+    return out
+
+
+def _fitted(wanted: Sequence[int], room: int) -> list[int]:
+    """As much as there is room for: all of what wants less than its equal part, and equal parts of what is left.
+
+    >>> _fitted([9, 2, 30], 20)
+    [9, 2, 9]
+    """
+    out = [0] * len(wanted)
+    for place, at in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        out[at] = min(wanted[at], room // (len(wanted) - place))
+        room -= out[at]
     return out
 
 

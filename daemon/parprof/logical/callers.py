@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from parprof.logical.join import Shares
 from parprof.model import Path
 from parprof.values import dataclass
@@ -41,3 +43,12 @@ class Callers:
             shares.reweigh(list(self.samples.values()))
         split = zip(self.samples, shares.split(samples), strict=True)
         return [(before, share) for before, share in split if share]
+
+
+def shared(weights: Sequence[tuple[Before | None, int]], samples: int) -> list[tuple[Before | None, int]]:
+    """Samples in proportion to weights, without those that get none; as they are where they add up to the same."""
+    those = [(before, weight) for before, weight in weights if weight]
+    if not those:
+        return [(None, samples)]
+    split = Shares([weight for _, weight in those]).split(samples)
+    return [(before, share) for (before, _), share in zip(those, split, strict=True) if share]

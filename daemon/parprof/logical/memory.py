@@ -14,9 +14,11 @@ from parprof.logical.folding import Folded, Folder
 from parprof.logical.ourselves import PROFILING
 from parprof.logical.overhead import TAG, OverheadKinds
 from parprof.logical.owners import FunctionId
+from parprof.logical.pooled import Task, WaitedPools
 from parprof.logical.unwound import Unwound
 from parprof.model import Path
 from parprof.runtimes import Agent
+from parprof.runtimes.pools import Pool
 from parprof.values import dataclass
 
 _HANDLER = Bichord.of((PROFILING,), (PROFILING,))
@@ -67,6 +69,10 @@ class StackInContext(NamedTuple):
     complete: bool
     begin: FunctionId | None = None
     """The function that the work began with, where all of its frames are known."""
+    task: Task | None = None
+    """The piece of work of a pool that it is in, for somebody who waits for it."""
+    waits: tuple[Pool, Before] | None = None
+    """For which pool it waits that has work from here, and the call path of that."""
 
 
 class PathMemory:
@@ -79,9 +85,11 @@ class PathMemory:
         """``folder`` and ``kinds`` know the runtimes; see `of`."""
         self.folder = folder
         self.kinds = kinds
+        self.pools = WaitedPools()
         self.unwound: dict[StackShape, Unwound] = {}
         self.places: dict[tuple[StackShape, Before | None], StackInContext] = {}
-        self.joined: dict[tuple[StackShape, Before, FunctionId], Located] = {}
+        self.joined: dict[tuple[StackShape, Before, FunctionId | None], Located] = {}
+        """By stack, who created its work, and what tells that; None: that he waited for it."""
         self.created: dict[tuple[StackShape, Before | None], Before | None] = {}
         self._kernel: dict[int, Below] = {}
         """By kernel stack."""

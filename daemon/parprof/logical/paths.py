@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterable, Sequence
 
 from parprof.kernel.stacks import Context, Stack
 from parprof.logical.bichord import logical_projection
-from parprof.logical.callers import Before, Callers
+from parprof.logical.callers import Before, Callers, shared
 from parprof.logical.folding import UNKNOWN_CONTEXT, Folded
 from parprof.logical.memory import Located, PathMemory, StackInContext, StackShape
 from parprof.logical.ourselves import PROFILING, in_handler
 from parprof.logical.overhead import TAG
 from parprof.logical.owners import FunctionId, function_of, is_nameless
 from parprof.logical.physical import TRUNCATED, ResolvePlace
-from parprof.logical.pooled import Pooled, pooled, with_handed_out
+from parprof.logical.pooled import Pooled, Task, pooled, with_handed_out
 from parprof.logical.threads import THREADS, is_of_scheduler
 from parprof.logical.unwound import Unwound, unwind
 from parprof.model import Path, StackMerge
 from parprof.runtimes import Agent
+from parprof.runtimes.pools import Pool
 
 MAX_CONTEXTS = 4096
 """Contexts that are followed from one sample towards the root."""
@@ -77,6 +78,8 @@ class LogicalPaths:
         """Samples whose path begins with ``[unknown context]``."""
         self.joined_samples = 0
         """Samples that were given to the call paths known to create such work."""
+        self.waited_samples = 0
+        """Samples that were given to call paths which waited for such work."""
         self.incomplete_samples = 0
         """Samples, those of unknown context among them, whose path does not reach the program's entry."""
 
@@ -93,11 +96,12 @@ class LogicalPaths:
         for key in counts:
             self._wanted.update(self._place(*key).located.bodies)
         for key, count in counts.items() if self._wanted else ():
-            _, folded, complete, begin = self._places[key]
+            place = self._places[key]
+            folded, begin = place.folded, place.begin
             for function in folded.calls.keys() & self._wanted:
                 path = folded.creator(function)
                 if _is_known(path):
-                    self._add_caller(function, self._shared.before(path, complete), count)
+                    self._add_caller(function, self._shared.before(path, place.complete), count)
             if begin is not None and begin in self._wanted and begin not in folded.calls:
                 self._learn_begin(begin, key[1], count)
 
@@ -121,27 +125,51 @@ class LogicalPaths:
         return self._with_kernel(here, kernel) if kernel else here
 
     def shares(
-        self, user: int, kernel: int, context: int, samples: int, stream: int = 0
+        self,
+        user: int,
+        kernel: int,
+        context: int,
+        samples: int,
+        stream: int = 0,
+        waited: Sequence[tuple[Before | None, int]] = (),
     ) -> list[tuple[Located, int]]:
         """Where these samples were taken, and how many of them: one place, or several that add up.
 
         Work of unknown context is shared among the call paths that are known (`learn`) to create such work.
         ``samples`` may be any whole number that is to be shared; each ``stream`` of them is rounded by itself, and
-        only stream 0 is counted in `unknown_samples`, `joined_samples` and `incomplete_samples`.
+        only stream 0 is counted in `unknown_samples`, `joined_samples`, `waited_samples` and `incomplete_samples`.
+        ``waited``: how to share what is a `task`, among those that waited for it; None: nobody is known to have.
         """
         here = self.locate(user, kernel, context)
         function = next((one for one in here.bodies if one in self._callers), None)
-        if function is None:
-            out = [(here, samples)]
-        else:
+        if function is not None:
             split = self._callers[function].split(samples, stream)
             out = [(self._join(user, kernel, before, function), share) for before, share in split]
+        elif waited:
+            out = [
+                (here if before is None else self._join(user, kernel, before, None), share)
+                for before, share in shared(waited, samples)
+            ]
+        else:
+            out = [(here, samples)]
         if not stream:
             for located, count in out:
                 self.unknown_samples += count if located.unknown else 0
                 self.joined_samples += 0 if function is None or located.unknown else count
+                self.waited_samples += count if function is None and located is not here else 0
                 self.incomplete_samples += 0 if located.complete else count
         return out
+
+    def task(self, user: int, context: int) -> Pool | None:
+        """The pool that runs a piece of work there in which no caller was seen to take part (`learn`)."""
+        place = self._place(user, context)
+        if place.task is None or any(one in self._callers for one in place.located.bodies):
+            return None
+        return place.task.pool
+
+    def waits(self, user: int, context: int) -> tuple[Pool, Before] | None:
+        """Where a thread is that waits for work which it has handed out to a pool: to which, and its call path."""
+        return self._place(user, context).waits
 
     def _memory_of(self, user: int) -> tuple[PathMemory, StackShape]:
         """Where a stack is remembered, and under what."""
@@ -172,7 +200,7 @@ class LogicalPaths:
         """``before`` is where the work was created, if the kernel says so."""
         pooled = self._pooled(unwound)
         if pooled is not None:
-            return self._place_in_pool(unwound, pooled)
+            return self._place_in_pool(unwound, pooled)._replace(task=self._task(unwound))
         idle = unwound.whole and self._is_idle_beside_closures(unwound)
         before = None if idle else self._origin(unwound, before)
         folded = with_handed_out(self._fold(unwound, before, True))
@@ -188,7 +216,20 @@ class LogicalPaths:
             self._work(unwound) if before is _UNKNOWN else (),
         )
         located = located.in_handler() if unwound.in_slot else located
-        return StackInContext(located, folded, complete, self._begin(unwound))
+        task = self._task(unwound)
+        waits = self._waits(unwound, folded, complete)
+        return StackInContext(located, folded, complete, self._begin(unwound), task, waits)
+
+    def _task(self, unwound: Unwound) -> Task | None:
+        outer, own = _split(unwound)
+        return None if outer else self._shared.pools.task(own)
+
+    def _waits(self, unwound: Unwound, folded: Folded, complete: bool) -> tuple[Pool, Before] | None:
+        path = logical_projection(folded.path)
+        found = self._shared.pools.waiter(unwound.path, path)
+        if found is None or not _is_known(path):
+            return None
+        return found[0], self._shared.before(path[: found[1] + 1], complete)
 
     def _pooled(self, unwound: Unwound) -> Pooled | None:
         outer, own = _split(unwound)
@@ -316,17 +357,21 @@ class LogicalPaths:
     def _is_idle(self, unwound: Unwound) -> bool:
         return all(agent is not None for agent in self._folder.owners(unwound.path))
 
-    def _join(self, user: int, kernel: int, before: Before, function: FunctionId) -> Located:
+    def _join(self, user: int, kernel: int, before: Before, function: FunctionId | None) -> Located:
+        """``function``: what tells that this was created there; None: that is who waited for the `task`."""
         memory, shape = self._memory_of(user)
         found = memory.joined.get((shape, before, function))
         if found is None:
             unwound = self._unwind(user)
             pooled = self._pooled(unwound)
-            if pooled is None:
+            task = self._task(unwound) if function is None else None
+            if task is not None:
+                folded = self._fold_from(unwound, task.start, before.path)
+            elif function is None or pooled is None:
                 folded = self._fold(unwound, before, True)
             else:
                 folded = self._fold_from(unwound, pooled.start_of(function), before.path)
-            complete = before.complete and (unwound.whole or pooled is not None)
+            complete = before.complete and (unwound.whole or pooled is not None or task is not None)
             kind = self._shared.kinds.kind(unwound.path)
             found = Located(folded.path, unwound.path, complete, kind)
             found = found.in_handler() if unwound.in_slot else found

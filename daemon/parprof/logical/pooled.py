@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from parprof.files.libc import is_of_c_library
 from parprof.logical.bichord import logical_projection
 from parprof.logical.folding import Folded
-from parprof.logical.owners import FunctionId, function_of
+from parprof.logical.owners import MOST_FRAMES, FunctionId, function_of
 from parprof.logical.physical import TRUNCATED
 from parprof.logical.threads import THREADS
 from parprof.model import Frame, Path
-from parprof.runtimes.pools import Pool, pools
+from parprof.runtimes.pools import NOTHING, Pool, pools
 from parprof.values import dataclass
 
 
@@ -41,7 +43,7 @@ def pooled(own: Path) -> Pooled | None:
     Frames that are missing at the beginning do no harm where it is known what must have been there.
     """
     start = next((at for at, frame in enumerate(own) if not _starts_threads(frame)), 0)
-    pool = next((pool for pool in pools() if own and pool.has(own[start])), None)
+    pool = next((pool for pool in pools() if own and pool.takes_part and pool.has(own[start])), None)
     if pool is None or (TRUNCATED in own[:start] and not pool.serves.fullmatch(own[start].name)):
         return None
     bodies = tuple(
@@ -62,6 +64,90 @@ def with_handed_out(folded: Folded) -> Folded:
             if body is not None and pool.is_body(path[body]):
                 handed[function_of(path[body])] = body, ()
     return replace(folded, calls={**folded.calls, **handed}) if handed else folded
+
+
+class Task(NamedTuple):
+    """A piece of work that a thread of a pool does for somebody who waits for it."""
+
+    pool: Pool
+    start: int
+    """Where among the frames of the thread the work begins."""
+
+
+class _Roles(NamedTuple):
+    """The pools, of those that callers wait for, of which a function is one that..."""
+
+    serves: Pool | None
+    runs: Pool | None
+    waits: Pool | None
+
+
+class WaitedPools:
+    """Tells in which frames threads of pools run work for others, and in which callers wait for such."""
+
+    def __init__(self) -> None:
+        """All pools of which it is known where callers wait."""
+        self._pools = [pool for pool in pools() if pool.is_waited_for]
+        self._roles: dict[tuple[str, str, str], _Roles | None] = {}
+        """By a function's name, module and file; None for nearly all."""
+
+    def task(self, path: Path) -> Task | None:
+        """The piece of work that a thread with these frames, root first, does for somebody, if it does one.
+
+        A thread that waits inside of one for others may run another one meanwhile: then it is that.
+        """
+        roles = [self._role(frame) for frame in path] if self._pools else []
+        serves = next((at for at, role in enumerate(roles) if role and role.serves), None)
+        if serves is None:
+            return None
+        pool = _of(roles, serves).serves
+        assert pool is not None
+        no_runs = pool.runs.pattern == NOTHING.pattern
+        if no_runs:
+            at = serves
+            while at + 1 < len(path) and (path[at + 1].is_loop or _of(roles, at + 1).serves is pool):
+                at += 1
+        else:
+            runs = (at for at in range(len(path) - 1, serves, -1) if _of(roles, at).runs is pool)
+            at = next(runs, len(path))
+        start = next((at for at in range(at + 1, len(path)) if not path[at].is_loop), None)
+        return None if start is None or (no_runs and _starts_threads(path[start])) else Task(pool, start)
+
+    def waiter(self, own: Path, logical: Path) -> tuple[Pool, int] | None:
+        """Of a caller who waits for work he has handed out: for which pool, and where in his logical call path the
+        outermost function is in which he does.
+
+        ``own``: the frames of his stack. What else is in the logical path is of who created the thread. No thread of a
+        pool is a caller of it: who waits for its work waits for what it hands out in turn.
+        """
+        found = [role.waits for role in map(self._role, own) if role and role.waits] if self._pools else []
+        if not found or any(role is not None and role.serves is found[0] for role in map(self._role, own)):
+            return None
+        there = [at for at, frame in enumerate(logical) if (role := self._role(frame)) and role.waits]
+        return (found[0], there[-len(found)]) if len(found) <= len(there) else None
+
+    def _role(self, frame: Frame) -> _Roles | None:
+        key = frame.name, frame.module, frame.file
+        if frame.is_loop:
+            return None
+        if key not in self._roles:
+            if len(self._roles) >= MOST_FRAMES:
+                self._roles.clear()
+            mine = [pool for pool in self._pools if pool.is_within(frame)]
+            roles = _Roles(
+                next((pool for pool in mine if pool.serves.fullmatch(frame.name)), None),
+                next((pool for pool in mine if pool.runs.fullmatch(frame.name)), None),
+                next((pool for pool in mine if pool.waits.fullmatch(frame.name)), None),
+            )
+            self._roles[key] = roles if any(roles) else None
+        return self._roles[key]
+
+
+_NONE = _Roles(None, None, None)
+
+
+def _of(roles: Sequence[_Roles | None], at: int) -> _Roles:
+    return roles[at] or _NONE
 
 
 def _starts_threads(frame: Frame) -> bool:

@@ -18,7 +18,7 @@ from parprof.model import SCOPE, PathSample, ProcessInfo, Profile
 from parprof.profile.accounting import complete, disagreements
 from parprof.profile.addresses import AddressBook
 from parprof.profile.cost import BUDGET, cost_shares, percent_of_rest, with_spun
-from parprof.profile.intervals import by_interval
+from parprof.profile.intervals import by_interval, parts_of
 from parprof.profile.jit import jit_notes
 from parprof.profile.programs import ByProgram, by_program
 from parprof.profile.rows import RowMaker
@@ -94,6 +94,11 @@ def measurement_notes(measured: Measurement, rows: RowMaker) -> list[str]:
         out.append(
             f"{many(rows.joined, 'sample')} of workers: shared among the call paths that create such work, "
             "in proportion to the samples there"
+        )
+    if rows.waited:
+        out.append(
+            f"{many(rows.waited, 'sample')} of threads of pools: shared among the call paths that waited for such work "
+            "at the time, in proportion to how long they did"
         )
     if counted["disagreed"] > counted["checked"] * 0.05:
         out.append(
@@ -176,7 +181,8 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
     """The profile of a measurement, described by its main process and the runtimes of all that have samples."""
     measured, asleep = together(measured)
     rows = RowMaker(AddressBook(namer), measured.cores, by_thread=True)
-    each = rows.rows(measured.drain)
+    parts = parts_of(measured)
+    each = rows.rows(measured.drain, [part.facts for part in parts])
     parted = disagreements(measured, rows, each)
     accounting = complete(measured, rows, each)
     tell_nothing_to_do(each, rows.mean_cores(measured.images[measured.main]))
@@ -231,7 +237,7 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
         start_time_s=measured.started_s,
         accounting=accounting,
         processes=processes,
-        intervals=by_interval(measured, rows, whole),
+        intervals=by_interval(measured, parts, rows, whole),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from parprof.facts.intervals import spread_rows, spread_waits
+from parprof.facts.intervals import CountedInterval, spread_rows, spread_waits
 from parprof.facts.measurement import Measurement
 from parprof.halving import few
 from parprof.metrics import OUTSIDE, READY, STALL, WORK, Metrics
@@ -17,16 +17,25 @@ MOST_SHARES = 100_000
 """Rows of all intervals together: beyond that intervals get longer."""
 
 
-def by_interval(measured: Measurement, rows: RowMaker, whole: ByProgram) -> list[Interval]:
+def parts_of(measured: Measurement) -> list[CountedInterval]:
+    """The intervals of a measurement, not too many, with waits in those in which they were."""
+    return spread_waits(few(measured.intervals, spread_rows, MOST_SHARES))
+
+
+def by_interval(
+    measured: Measurement, parts: Sequence[CountedInterval], rows: RowMaker, whole: ByProgram
+) -> list[Interval]:
     """What of ``whole`` was when: the shares of each row add up to it.
 
-    Its rows are what ``rows`` made, complete with what is known of the whole alone. Its counters change.
+    Its rows are what ``rows`` made last, of these ``parts``, complete with what is known of the whole alone. Its
+    counters change.
     """
-    counted = spread_waits(few(measured.intervals, spread_rows, MOST_SHARES))
     shares: list[dict[int, Metrics]] = []
-    for one in counted:
+    divisions = rows.divisions if parts else []
+    for one, division in zip(parts, divisions, strict=True):
         share: dict[int, Metrics] = {}
-        for row in rows.rows(replace(measured.drain, facts=one.facts, by_cores=one.by_cores)):
+        drain = replace(measured.drain, facts=one.facts, by_cores=one.by_cores)
+        for row in rows.rows(drain, division=division):
             number = whole.numbers.get(row_key(row))
             if number in share:
                 share[number].add(row.metrics)
@@ -35,7 +44,7 @@ def by_interval(measured: Measurement, rows: RowMaker, whole: ByProgram) -> list
         shares.append(share)
     out = [
         Interval(one.begin_ns / 1e9, one.end_ns / 1e9, tuple(ns / 1e9 for ns in one.level_ns), share)
-        for one, share in zip(counted, shares, strict=True)
+        for one, share in zip(parts, shares, strict=True)
     ]
     fit(whole.samples, out, shares)
     return out

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from parprof.attribution import finephases
 from parprof.attribution.concurrency import levels_of, plus
 from parprof.attribution.counters import CYCLES, INSTRUCTIONS
 from parprof.attribution.idleness import attribute
@@ -24,6 +23,7 @@ from parprof.model import (
     NOBODY,
     NOT_LOOKED_AT,
     Count,
+    Facts,
     Frame,
     Levels,
     Origin,
@@ -34,6 +34,8 @@ from parprof.model import (
 )
 from parprof.profile.addresses import AddressBook
 from parprof.profile.called import called
+from parprof.profile.fine import fine_n_working
+from parprof.profile.waited import Division, divide, together
 from parprof.runtimes import Agent
 from parprof.symbols.kernel import KERNEL
 
@@ -108,9 +110,13 @@ class RowMaker:
         """Rows by their identity, with the waits and stalls that glimpses are of."""
         self.fine_n_working: dict[int, float] = {}
         """That mean in the rows made last, by image."""
-        self.joined = self.unknown = self.incomplete = 0
-        """Those of unknown context, shared among the paths that create such work, or not; and those whose logical
-        path is not whole."""
+        self.joined = self.waited = self.unknown = self.incomplete = 0
+        """Those shared among the paths that create such work, or that waited for it; of unknown context; and those
+        whose logical path is not whole."""
+        self.divisions: list[Division] = []
+        """How the work of pools in the rows made last is shared, for each part of the time that they were made of."""
+        self._division: Division = {}
+        """The same of all of the time."""
 
     def tell_threads(self, images: Collection[int]) -> None:
         """Tell apart the threads of these processes from now on, and no others'.
@@ -154,47 +160,50 @@ class RowMaker:
             return ((self.cores_of(image), drain.facts[key]),)
         return ((image.parallel_cores(allowed), count) for allowed, count in divided.items())
 
-    def rows(self, drain: Drain) -> list[PathSample]:
-        """The rows of these facts; together they have all of their samples."""
+    def rows(
+        self, drain: Drain, parts: Sequence[Facts] = (), division: Division | None = None
+    ) -> list[PathSample]:
+        """The rows of these facts; together they have all of their samples.
+
+        ``parts``: the same facts by when they were counted, if that is known. ``division``: how work of pools is shared
+        where that has been found already: one of the `divisions` of rows that these are a part of.
+        """
         facts = drain.facts
         self._book.look_up(drain)
         self._spun_alone.clear()
         self._glimpsed.clear()
-        self.fine_n_working = self._fine_phases(drain)
+        self.fine_n_working = fine_n_working(drain, self._by_cores)
         groups: dict[tuple[int, int], list[SampleKey]] = {}
         for key in facts:
             groups.setdefault((key.image, key.epoch), []).append(key)
         out: dict[_RowKey, PathSample] = {}
         for (number, epoch), keys in groups.items():
-            image = drain.images.get(number)
             paths = self._paths.get((number, epoch))
             if paths is None:
+                image = drain.images.get(number)
                 paths = self._paths[number, epoch] = self._make_paths(drain.stacks, image, number, epoch)
             paths.learn((key.user, key.context, facts[key].samples) for key in keys if key.event == 0)
-            before = paths.joined_samples, paths.unknown_samples, paths.incomplete_samples
+        if division is None:
+            found = divide(
+                parts or (facts,),
+                lambda key: self._paths.get((key.image, key.epoch)),
+                1e9 / drain.frequency_hz,
+            )
+            self.divisions, division = found, together(found)
+        self._division = division
+        for (number, epoch), keys in groups.items():
+            image, paths = drain.images.get(number), self._paths[number, epoch]
+            before = (
+                paths.joined_samples, paths.waited_samples, paths.unknown_samples, paths.incomplete_samples,
+            )  # fmt: skip
             for key in keys:
                 for cores, count in self._by_cores(drain, image, key):
                     self._add(out, drain, paths, image, cores, key, count)
             self.joined += paths.joined_samples - before[0]
-            self.unknown += paths.unknown_samples - before[1]
-            self.incomplete += paths.incomplete_samples - before[2]
+            self.waited += paths.waited_samples - before[1]
+            self.unknown += paths.unknown_samples - before[2]
+            self.incomplete += paths.incomplete_samples - before[3]
         return list(out.values())
-
-    def _fine_phases(self, drain: Drain) -> dict[int, float]:
-        samples: dict[int, list[tuple[ThreadState, int, int]]] = {}
-        teams: dict[int, int] = {}
-        least: dict[int, int] = {}
-        for key, count in drain.facts.items():
-            if key.fine and key.event == 0:
-                samples.setdefault(key.image, []).append((key.state, key.n_working, count.samples))
-                teams[key.image] = max(teams.get(key.image, 0), key.fine)
-                for cores, _ in self._by_cores(drain, drain.images.get(key.image), key):
-                    least[key.image] = min(least.get(key.image, cores), cores)
-        out = {}
-        for image, team in teams.items():
-            if team <= least[image]:  # else those that spin may take cores from those that work
-                out[image] = finephases.mean_n_working(samples[image], team)
-        return out
 
     def _make_paths(self, stacks: StackTable, image: Image | None, number: int, epoch: int) -> LogicalPaths:
         def shape(stack: int) -> StackShape | None:
@@ -252,7 +261,7 @@ class RowMaker:
             elif reason:
                 self.cut[reason] += amount
         incomplete = paths.incomplete_samples
-        for located, share in paths.shares(key.user, key.kernel, key.context, amount, key.event):
+        for located, share in self._shares(paths, key, key.kernel, amount):
             overhead = located.overhead if key.state is ThreadState.WORKING else ""
             period_ns = 1e9 / drain.frequency_hz
             levels: Levels = ()
@@ -284,6 +293,20 @@ class RowMaker:
         if is_clock and not reason:
             self.incomplete_though_whole += paths.incomplete_samples - incomplete
 
+    def _shares(
+        self, paths: LogicalPaths, key: SampleKey, kernel: int, amount: int
+    ) -> list[tuple[Located, int]]:
+        """Where an amount of what was counted under a key was, below a kernel stack."""
+        waited = self._division.get(key, ())
+        return paths.shares(key.user, kernel, key.context, amount, key.event, waited)
+
+    def _largest(self, paths: LogicalPaths, key: SampleKey) -> Located:
+        """Where samples are, or a thread sleeps: of several call paths that share them the one with most."""
+        kernel = key.kernel * (key.event != NO_EVENT)
+        waited = self._division.get(key, ())
+        shares = paths.shares(key.user, kernel, key.context, 1 << 16, NO_EVENT, waited)
+        return max(shares, key=lambda share: share[1])[0]
+
     def path_of(self, drain: Drain, key: SampleKey) -> Path:
         """The logical call path of samples that the rows made last are of; empty where nothing is known.
 
@@ -292,7 +315,7 @@ class RowMaker:
         paths = self._paths.get((key.image, key.epoch))
         if paths is None:
             return ()
-        located = _largest(paths, key)
+        located = self._largest(paths, key)
         if key.event == NO_EVENT:
             located = paths.ending_in(located, self._below(key, self._told_kind(drain, key), located))
         return located.path
@@ -301,7 +324,7 @@ class RowMaker:
         """What a thread waits for, of a wait that the rows made last are of."""
         kind = self._told_kind(drain, key)
         paths = self._paths.get((key.image, key.epoch))
-        return self._kind_at(kind, _largest(paths, key)) if paths is not None and key.user else kind
+        return self._kind_at(kind, self._largest(paths, key)) if paths is not None and key.user else kind
 
     def spun_alone(self) -> list[tuple[PathSample, float]]:
         """Rows made last of threads that spun while nobody worked, with how often they were sampled so."""
@@ -323,7 +346,7 @@ class RowMaker:
     ) -> None:
         """Time that a thread slept, or that nobody worked since it went to sleep."""
         kind = self._told_kind(drain, key)
-        for located, share in paths.shares(key.user, 0, key.context, count.total, NO_EVENT):
+        for located, share in self._shares(paths, key, 0, count.total):
             if key.state is ThreadState.BLOCKED:
                 metrics = Metrics.of({WAIT: share})
             else:
@@ -346,7 +369,7 @@ class RowMaker:
         count: Count,
     ) -> None:
         """Calls of the innermost function of a stack: where it is a row of its own, that has nothing but these."""
-        for located, share in paths.shares(key.user, 0, key.context, count.samples, ACTIVATION):
+        for located, share in self._shares(paths, key, 0, count.samples):
             pair = self._called(located)
             if pair is not None:
                 self._charge(out, drain, key, pair, image, "", Metrics.of({ACTIVATIONS: share}))
@@ -467,13 +490,6 @@ class RowMaker:
         self._paths = {group: paths for group, paths in self._paths.items() if group[0] not in images}
         self._origins = {one: one for one in self._origins if one.image not in images}
         self._book.forget(images)
-
-
-def _largest(paths: LogicalPaths, key: SampleKey) -> Located:
-    """Where samples are, or a thread sleeps: of several call paths that share them the one with most."""
-    kernel = key.kernel * (key.event != NO_EVENT)
-    shares = paths.shares(key.user, kernel, key.context, 1 << 16, NO_EVENT)
-    return max(shares, key=lambda share: share[1])[0]
 
 
 def _cut_by(user: int, stacks: StackTable) -> str:

@@ -1,8 +1,8 @@
 """Pools of threads inside libraries that need no probes: n_w is told by what their threads are found running.
 
 What is to be known of them is whose work they do. Threads of a pool are started once, often while the library is
-loaded, and what runs then says nothing of their work. But who hands work to them takes part in it: he is seen in the
-same function, below the one that hands out.
+loaded, and what runs then says nothing of their work. But who hands work to them either takes part in it: he is seen
+in the same function, below the one that hands out. Or he waits until it is done, in a function that does nothing else.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from functools import cache
 from parprof.model import Frame
 from parprof.runtimes.others import brought
 from parprof.values import dataclass
+
+NOTHING = re.compile(r"(?!)")
+"""Matches no name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +30,29 @@ class Pool:
     """Matches the base name of the files that it lies in; nothing for one that is compiled into programs."""
     serves: re.Pattern[str]
     """Matches the functions that its threads run for good, where it is linked into something else."""
-    hands_out: re.Pattern[str]
+    hands_out: re.Pattern[str] = NOTHING
     """Matches its functions that hand out work and then call the caller's part of it, or a thread's."""
     runs_any: bool = False
     """What it runs are functions of whoever calls it, not of its own library."""
+    waits: re.Pattern[str] = NOTHING
+    """Matches the functions in which a caller waits for what he has handed out. If he helps there, that is his anyway,
+    and counts as waiting."""
+    runs: re.Pattern[str] = NOTHING
+    """Matches the functions in which a thread runs a piece of work, where callers wait: what these call is the work.
+    Nothing: what `serves` calls is."""
+    within: re.Pattern[str] = re.compile("")
+    """Found in the name of the source file, or else of the module, of what `serves`, `waits` and `runs` match, where
+    callers wait: for names that other code may have as well."""
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether its callers do a part of the work themselves."""
+        return self.hands_out.pattern != NOTHING.pattern
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether it is known where its callers wait for the work."""
+        return self.waits.pattern != NOTHING.pattern
 
     def has(self, frame: Frame) -> bool:
         """Whether a function belongs to the library."""
@@ -48,12 +70,21 @@ class Pool:
         return f"[{self.name} worker]"
 
     def may_wait_in(self, function: str) -> bool:
-        """Whether that is one in which its threads wait for work, or a caller for what he has handed out."""
-        return bool(self.serves.fullmatch(function) or self.hands_out.fullmatch(function))
+        """Whether that is one in which its threads wait for work, or a caller who takes part for what they do."""
+        return self.takes_part and bool(self.serves.fullmatch(function) or self.hands_out.fullmatch(function))
+
+    def is_within(self, frame: Frame) -> bool:
+        """Whether a function may be the pool's, as far as the file that it is in tells."""
+        return bool(self.within.search(frame.file or frame.module) or self.within.search(frame.module))
 
     def is_handing_out(self, frame: Frame) -> bool:
         """Whether a function is one in which a caller hands out work and takes part in it."""
         return bool(self.hands_out.fullmatch(frame.name)) and (self.runs_any or self.has(frame))
+
+
+def _java(names: str) -> re.Pattern[str]:
+    """Methods of Java's own executors, as HotSpot names them, or a perf map: then with types around."""
+    return re.compile(rf"(?:\S+ )?java\.util\.concurrent\.(?:{names})(?:\(.*)?")
 
 
 POOLS = (
@@ -62,6 +93,52 @@ POOLS = (
         re.compile(r"lib\w*openblas"),
         re.compile(r"blas_thread_server"),
         re.compile(r"exec_blas(?:_async(?:_wait)?)?(?:64_|_64)?|exec_threads"),
+    ),
+    Pool(
+        "rayon",
+        NOTHING,
+        re.compile(
+            r"<?rayon_core::registry::(?:main_loop|ThreadBuilder>?::run|WorkerThread>?::wait_until_cold)"
+        ),
+        waits=re.compile(
+            r"<?rayon_core::(?:registry::Registry>?::in_worker_cold(?:(?:::)?<.*>)?|"
+            r"latch::LockLatch>?::wait(?:_and_reset)?)"
+        ),
+        runs=re.compile(
+            r"<rayon_core::job::\w+(?:<.*>)? as rayon_core::job::Job>::execute|"
+            r"<?rayon_core::job::JobResult<.*>::call(?:::.*)?"
+        ),
+    ),
+    Pool(
+        "concurrent.futures",
+        NOTHING,
+        re.compile(r"_worker"),
+        waits=re.compile(
+            r"(?:Future\.)?(?:result|exception)|wait|as_completed|(?:ThreadPoolExecutor\.)?shutdown|_python_exit"
+        ),
+        runs=re.compile(r"(?:_WorkItem\.|WorkerContext\.)?run"),
+        within=re.compile(r"\bconcurrent/futures/(?:thread|_base)\.py\Z"),
+    ),
+    Pool(
+        "java.util.concurrent",
+        NOTHING,
+        _java(
+            r"ThreadPoolExecutor(?:\$Worker\.run|\.runWorker)|ForkJoin(?:WorkerThread\.run|Pool\.runWorker)"
+        ),
+        waits=_java(
+            r"(?:FutureTask|ForkJoinTask|CompletableFuture)\.(?:get|join|invoke)|(?:ForkJoinPool|ThreadPoolExecutor|"
+            r"(?:Abstract)?ExecutorService)\.(?:invoke(?:All|Any)?|awaitTermination|awaitQuiescence|close)"
+        ),
+        runs=_java(
+            r"FutureTask\.run|ForkJoinTask\.doExec|Executors\$RunnableAdapter\.call|CompletableFuture\$Async\w+\.\w+"
+        ),
+    ),
+    Pool(
+        "numba",
+        NOTHING,
+        re.compile(r"thread_worker"),
+        waits=re.compile(r"parallel_for"),
+        within=re.compile(r"\Aworkqueue\."),
     ),
 )
 """All that are known here."""

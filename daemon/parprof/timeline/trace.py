@@ -13,6 +13,7 @@ from parprof.facts.names import Namer
 from parprof.kernel.trace import PathRecord, ThreadRecord, TraceLog
 from parprof.model import SampleKey
 from parprof.profile.addresses import AddressBook
+from parprof.profile.intervals import parts_of
 from parprof.profile.rows import RowMaker
 from parprof.timeline.callpaths import Stay, call_slices
 from parprof.timeline.minimum import MinimumTime, minimum_time
@@ -111,7 +112,7 @@ class _Maker:
         ends = [one.time_ns for one in self.records[-1:]] + [one.time_ns for one in self.paths[-1:]]
         self.end_ns = max(ends, default=0)
         self._rows = RowMaker(AddressBook(namer), measured.cores)
-        self._rows.rows(measured.drain)
+        self._rows.rows(measured.drain, [part.facts for part in parts_of(measured)])
         self._names = _Names(measured, namer, self.paths)
         self._names.learn(self.records)
         self._shown: dict[SampleKey, tuple[str, ...]] = {}

@@ -1,0 +1,81 @@
+"""Work of pools whose callers wait, shared among these: part by part of the time, so that nobody is given what was done
+while he did not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from parprof.logical.callers import Before
+from parprof.logical.paths import LogicalPaths
+from parprof.logical.waited import Waited
+from parprof.model import ACTIVATION, NO_EVENT, Count, SampleKey, ThreadState
+
+Division = Mapping[SampleKey, Sequence[tuple[Before | None, int]]]
+"""Who gets how much of what was counted under each key: only of pools' work. None: nobody is known to have waited."""
+
+
+def divide(
+    parts: Sequence[Mapping[SampleKey, Count]],
+    paths: Callable[[SampleKey], LogicalPaths | None],
+    period_ns: float,
+) -> list[Division]:
+    """How the work of pools is shared in each part of the time.
+
+    ``paths``: of a key's process, by its load map then, if there are any. ``period_ns``: what a sample of the clock
+    stands for.
+    """
+    waited = Waited()
+    return [_divide(facts, paths, period_ns, waited) for facts in parts]
+
+
+def together(divisions: Sequence[Division]) -> Division:
+    """All of them as one."""
+    sums: dict[SampleKey, dict[Before | None, int]] = {}
+    for division in divisions:
+        for key, shares in division.items():
+            known = sums.setdefault(key, {})
+            for before, share in shares:
+                known[before] = known.get(before, 0) + share
+    return {key: list(shares.items()) for key, shares in sums.items()}
+
+
+def _divide(
+    facts: Mapping[SampleKey, Count],
+    paths: Callable[[SampleKey], LogicalPaths | None],
+    period_ns: float,
+    waited: Waited,
+) -> Division:
+    tasks = {
+        key: pool.name
+        for key in facts
+        if (known := paths(key)) is not None and (pool := known.task(key.user, key.context)) is not None
+    }
+    if not tasks:
+        return {}
+    waiting_ns: dict[tuple[int, str], dict[Before, int]] = {}
+    """By process image and pool."""
+    for key, count in facts.items():
+        known, ns = paths(key), _waiting_ns(key, count, period_ns)
+        found = known.waits(key.user, key.context) if known is not None and ns else None
+        if found is not None:
+            callers = waiting_ns.setdefault((key.image, found[0].name), {})
+            callers[found[1]] = callers.get(found[1], 0) + ns
+    return {
+        key: waited.split(
+            f"{key.image} {pool}", key.event, waiting_ns.get((key.image, pool), {}), _amount(key, facts[key])
+        )
+        for key, pool in tasks.items()
+    }
+
+
+def _waiting_ns(key: SampleKey, count: Count, period_ns: float) -> int:
+    """For how long a thread was there: asleep, or on a CPU."""
+    if key.event == NO_EVENT:
+        return count.total if key.state is ThreadState.BLOCKED else 0
+    return round(count.samples * period_ns) if key.event == 0 else 0
+
+
+def _amount(key: SampleKey, count: Count) -> int:
+    """What is shared of what was counted under a key: see `parprof.model.Count`."""
+    return count.samples if key.event in (0, ACTIVATION) else count.total

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools whose callers sleep while the threads work: whose work that is, by who waits for such meanwhile."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path as FilePath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(FilePath(__file__).parent))
+
+from logical_stacks import frames, text
+from parprof.causes.evidence import Place, Tally
+from parprof.causes.ownership import Owner
+from parprof.causes.sites import LossSite
+from parprof.causes.sites import together as sites_together
+from parprof.cct.tree import Procedure
+from parprof.logical import pooled
+from parprof.logical.callers import Before, shared
+from parprof.logical.paths import LogicalPaths
+from parprof.logical.waited import MOST_CALLERS, Waited
+from parprof.metrics import IDLENESS, Metrics
+from parprof.model import NO_EVENT, Count, Frame, Path, SampleKey, ThreadState
+from parprof.profile.waited import Division, divide, together
+from parprof.runtimes.pools import POOLS
+from parprof.runtimes.pools import Pool as LibraryPool
+from test_logical_paths import MAIN, Process
+
+NEVER = re.compile(r"(?!)")
+GANG = LibraryPool(
+    "gang",
+    NEVER,
+    re.compile("gang_serve"),
+    waits=re.compile("gang_wait|gang_join"),
+    runs=re.compile("gang_run"),
+)
+PERIOD_NS = 10
+F, G = "main f gang_wait", "main g gang_wait"
+
+
+class GangProcess(Process):
+    """Callers hand work to a pool of threads, which the first of them has started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.born = self.context(self.stack(frames("main f start pthread_create"), start_up=MAIN))
+
+    def waiter(self, names: str) -> int:
+        return self.stack(frames(f"{names} pthread_cond_wait"), start_up=MAIN)
+
+    def worker(self, names: str = "gang_serve gang_run part burn") -> int:
+        return self.stack(frames(names))
+
+    def work(self, stack: int, tid: int = 7) -> SampleKey:
+        return SampleKey(1, tid, 0, ThreadState.WORKING, 1, stack, 0, context=self.born)
+
+    def divide(self, *parts: Mapping[SampleKey, int]) -> list[Division]:
+        facts = [{key: count_of(key, number) for key, number in part.items()} for part in parts]
+        for part in facts:
+            self.paths.learn(
+                (key.user, key.context, one.samples) for key, one in part.items() if not key.event
+            )
+        return divide(facts, lambda key: self.paths, PERIOD_NS)
+
+    def placed(self, division: Division, keys: Sequence[SampleKey], amount: int) -> dict[str, int]:
+        out: Counter[str] = Counter()
+        for key in keys:
+            shares = self.paths.shares(key.user, 0, key.context, amount, key.event, division.get(key, ()))
+            for here, share in shares:
+                out[text(here.path)] += share
+        return dict(out)
+
+
+def count_of(key: SampleKey, number: int) -> Count:
+    return Count(1, number) if key.event == NO_EVENT else Count(number, number)
+
+
+def asleep(stack: int, tid: int = 1, state: ThreadState = ThreadState.BLOCKED) -> SampleKey:
+    return SampleKey(1, tid, NO_EVENT, state, 0, stack, 0)
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> GangProcess:
+    monkeypatch.setattr(pooled, "pools", lambda: (*POOLS, GANG))
+    return GangProcess()
+
+
+TODAY = "main f start gang_serve gang_run part burn"
+BELOW_F, BELOW_G = f"{F} part burn", f"{G} part burn"
+
+
+def test_work_is_of_those_that_wait_for_it(process: GangProcess) -> None:
+    f, g, work = process.waiter(F), process.waiter(G), process.work(process.worker())
+    (division,) = process.divide({asleep(f): 1000, asleep(g, 2): 2000, work: 9})
+    assert process.placed(division, [work], 9) == {BELOW_F: 3, BELOW_G: 6}
+    assert (process.paths.waited_samples, process.paths.joined_samples) == (9, 0)
+    ((here, _), *_) = process.paths.shares(work.user, 0, work.context, 9, 0, division[work])
+    assert here.complete and not here.unknown
+    assert text(here.physical) == "gang_serve gang_run part burn"
+
+
+def test_nobody_gets_what_was_done_while_he_did_not_wait(process: GangProcess) -> None:
+    """Though of all the time he waited for longest."""
+    f, g, work = process.waiter(F), process.waiter(G), process.work(process.worker())
+    parts = [{asleep(f): 10, work: 5}, {asleep(g): 10_000, work: 2}, {asleep(g): 10_000}, {work: 4}]
+    divisions = process.divide(*parts)
+    assert [process.placed(one, [work], 1) for one in divisions] == [
+        {BELOW_F: 1}, {BELOW_G: 1}, {TODAY: 1}, {TODAY: 1},
+    ]  # fmt: skip
+    assert process.placed(together(divisions), [work], 11) == {BELOW_F: 5, BELOW_G: 2, TODAY: 4}
+
+
+def test_where_nobody_is_known_paths_stay_as_they_are(process: GangProcess) -> None:
+    work = process.work(process.worker())
+    elsewhere = asleep(process.stack(frames("main h pthread_cond_wait"), start_up=MAIN))
+    not_waiting = asleep(process.waiter(F), state=ThreadState.STALLED)
+    division = together(process.divide({work: 4, elsewhere: 1000, not_waiting: 1000}))
+    assert process.placed(division, [work], 4) == {TODAY: 4}
+    assert not process.paths.waited_samples
+    assert process.placed({}, [work], 4) == {TODAY: 4}
+
+
+def test_callers_that_spin_wait_as_well(process: GangProcess) -> None:
+    f, g, work = process.waiter(F), process.waiter(G), process.work(process.worker())
+    spins = SampleKey(1, 1, 0, ThreadState.SPINNING, 1, f, 0)
+    (division,) = process.divide({spins: 3, asleep(g, 2): PERIOD_NS, work: 8})
+    assert process.placed(division, [work], 8) == {BELOW_F: 6, BELOW_G: 2}
+
+
+def test_threads_without_work_are_nobodys(process: GangProcess) -> None:
+    f = process.waiter(F)
+    idle = process.work(process.worker("gang_serve pthread_cond_wait"))
+    runs = process.work(process.worker("gang_serve gang_run"))
+    (division,) = process.divide({asleep(f): 1000, idle: 3, runs: 2})
+    assert division == {}
+    assert process.placed(division, [idle], 3) == {"main f start gang_serve pthread_cond_wait": 3}
+
+
+def test_what_a_thread_of_the_pool_waits_for_is_its_callers_wait(process: GangProcess) -> None:
+    """It hands out work in its turn, and what runs then is for who waits for all of it."""
+    f, work = process.waiter(F), process.work(process.worker(), 8)
+    inner = process.work(process.worker("gang_serve gang_run part gang_wait"))._replace(
+        event=NO_EVENT, state=ThreadState.BLOCKED
+    )
+    (division,) = process.divide({asleep(f): 1000, inner: 900, work: 6})
+    assert process.placed(division, [work], 6) == {BELOW_F: 6}
+    assert process.placed(division, [inner], 900) == {f"{F} part gang_wait": 900}
+
+
+def test_a_thread_without_work_does_not_wait_for_it(process: GangProcess) -> None:
+    """Though it was started where its first caller waits: by him, who has done so since."""
+    started = process.context(process.stack(frames("main f gang_wait start pthread_create"), start_up=MAIN))
+    g, work = process.waiter(G), process.work(process.worker())
+    idle = asleep(process.worker("gang_serve pthread_cond_wait"), 9)._replace(context=started)
+    bystander = asleep(process.stack(frames("other pthread_cond_wait")), 10)._replace(context=started)
+    (division,) = process.divide({asleep(g): 10, idle: 1000, bystander: 1000, work: 4})
+    assert process.placed(division, [work], 4) == {BELOW_G: 4}
+    f = asleep(process.stack(frames("h gang_wait gang_wait")), 11)._replace(context=started)
+    (division,) = process.divide({f: 1000, work: 4})
+    assert process.placed(division, [work], 4) == {"main f gang_wait start h gang_wait part burn": 4}
+
+
+def test_a_thread_that_runs_other_work_while_it_waits(process: GangProcess) -> None:
+    work = process.work(process.worker("gang_serve gang_run part gang_wait gang_serve gang_run other burn"))
+    (division,) = process.divide({asleep(process.waiter(F)): 10, work: 1})
+    assert process.placed(division, [work], 1) == {f"{F} other burn": 1}
+
+
+def test_the_outermost_function_that_waits_is_where_work_was_handed_out(process: GangProcess) -> None:
+    f = process.waiter("main f gang_join g gang_wait")
+    work = process.work(process.worker())
+    (division,) = process.divide({asleep(f): 10, work: 1})
+    assert process.placed(division, [work], 1) == {"main f gang_join part burn": 1}
+
+
+def test_a_caller_without_a_beginning_is_none(process: GangProcess) -> None:
+    lost = process.stack(frames("f gang_wait pthread_cond_wait"), "no_table", start_up="")
+    work = process.work(process.worker())
+    (division,) = process.divide({asleep(lost): 1000, work: 4})
+    assert process.placed(division, [work], 4) == {TODAY: 4}
+
+
+def test_a_callers_own_part_tells_more_than_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = replace(GANG, hands_out=re.compile("gang_all"), runs=NEVER, runs_any=True)
+    monkeypatch.setattr(pooled, "pools", lambda: (both,))
+    process = GangProcess()
+    takes_part = process.work(process.stack(frames("main g gang_all part burn"), start_up=MAIN))._replace(
+        context=0
+    )
+    seen = process.work(process.worker("gang_serve part burn"))
+    unseen = process.work(process.worker("gang_serve other burn"))
+    idle = process.work(process.worker("gang_serve pthread_cond_wait"))
+    (division,) = process.divide(
+        {takes_part: 5, asleep(process.waiter(F)): 10_000, seen: 4, unseen: 3, idle: 1}
+    )
+    assert set(division) == {unseen}
+    assert process.placed(division, [seen], 4) == {"main g gang_all part burn": 4}
+    assert process.placed(division, [unseen], 3) == {f"{F} other burn": 3}
+    assert process.placed({}, [unseen], 3) == {"[gang worker] gang_serve other burn": 3}
+
+
+def test_names_that_other_code_has_too() -> None:
+    """Python's are told by the file, numba's by the module."""
+
+    def python(names: str, file: str) -> Path:
+        path = f"/usr/lib/python3.11/{file}"
+        return tuple(replace(one, module="python", file=path) for one in frames(names))
+
+    known = pooled.WaitedPools()
+    run = (
+        *python("Thread.run", "threading.py"),
+        *python("_worker _WorkItem.run", "concurrent/futures/thread.py"),
+        *python("burn", "mine.py"),
+    )
+    task = known.task(run)
+    assert task is not None and (task.pool.name, run[task.start].name) == ("concurrent.futures", "burn")
+    assert known.task((*python("_worker _WorkItem.run", "mine.py"), *python("burn", "mine.py"))) is None
+    result = (*python("main", "mine.py"), *python("Future.result", "concurrent/futures/_base.py"))
+    assert known.waiter(result, result) == (task.pool, 1)
+    mine = python("main wait", "mine.py")
+    assert known.waiter(mine, mine) is None
+    numba = (Frame("thread_worker", module="workqueue.cpython-311-x86_64-linux-gnu.so"), Frame("kernel"))
+    task = known.task(numba)
+    assert task is not None and (task.pool.name, task.start) == ("numba", 1)
+    assert known.task((Frame("thread_worker", module="a.out"), Frame("kernel"))) is None
+
+
+@pytest.mark.parametrize(
+    ("serves", "job", "waits"),
+    [
+        (
+            "rayon_core::registry::ThreadBuilder::run",
+            "<rayon_core::job::StackJob<L,F,R> as rayon_core::job::Job>::execute",
+            "rayon_core::registry::Registry::in_worker_cold",
+        ),
+        (
+            "<rayon_core::registry::WorkerThread>::wait_until_cold",
+            "<rayon_core::job::HeapJob<x::{closure#0}> as rayon_core::job::Job>::execute",
+            "<rayon_core::registry::Registry>::in_worker_cold::<x::{closure#0}, f64>",
+        ),
+        (
+            "rayon_core::registry::main_loop",
+            "rayon_core::job::JobResult<T>::call::{{closure}}",
+            "rayon_core::latch::LockLatch::wait_and_reset",
+        ),
+    ],
+)
+def test_rayon_as_its_compilers_name_it(serves: str, job: str, waits: str) -> None:
+    known = pooled.WaitedPools()
+    task = known.task((Frame("start"), Frame(serves), Frame(job), Frame("work")))
+    assert task is not None and (task.pool.name, task.start) == ("rayon", 3)
+    assert known.task((Frame("start"), Frame(serves), Frame("rayon_core::sleep::Sleep::sleep"))) is None
+    caller = (Frame("main"), Frame(waits), Frame("syscall"))
+    assert known.waiter(caller, caller) == (task.pool, 1)
+    inside = "rayon_core::registry::Registry::in_worker_cold::{{closure}}::{{closure}}"
+    worker = (Frame("main"), Frame(inside))
+    assert known.waiter(worker, worker) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "waits"),
+    [
+        ("ThreadPoolExecutor.runWorker FutureTask.run", "FutureTask.get"),
+        ("ThreadPoolExecutor$Worker.run Executors$RunnableAdapter.call", "AbstractExecutorService.invokeAll"),
+        ("ForkJoinWorkerThread.run ForkJoinTask.doExec", "ForkJoinTask.invoke"),
+        ("ForkJoinPool.runWorker CompletableFuture$AsyncSupply.run", "CompletableFuture.join"),
+    ],
+)
+def test_javas_executors(names: str, waits: str) -> None:
+    known = pooled.WaitedPools()
+    for before, behind in (("", ""), ("void ", "(java.lang.Runnable)")):  # HotSpot's own names, a perf map's
+
+        def method(name: str, before: str = before, behind: str = behind) -> Frame:
+            return Frame(f"{before}java.util.concurrent.{name}{behind}")
+
+        task = known.task((Frame("start"), *map(method, names.split()), Frame("Work.part")))
+        assert task is not None and (task.pool.name, task.start) == ("java.util.concurrent", 3)
+        caller = (Frame("Work.main"), method(waits), Frame("Unsafe_Park"))
+        assert known.waiter(caller, caller) == (task.pool, 1)
+        idle = method("LinkedBlockingQueue.take")
+        assert known.task((Frame("start"), method(names.split()[0]), idle)) is None
+
+
+def test_what_rounding_takes_is_given_later() -> None:
+    """A thousand stacks of one sample each."""
+    f, g = (Before((Frame(name),), True) for name in "fg")
+    waited, got = Waited(), Counter[Before | None]()
+    for _ in range(1000):
+        ((before, share),) = waited.split("gang", 0, {f: 1, g: 2}, 1)
+        got[before] += share
+    assert got == pytest.approx({f: 333, g: 667}, abs=1)
+
+
+def test_of_very_many_callers_those_that_wait_for_longest() -> None:
+    callers = {Before((Frame(str(number)),), True): 1 + number for number in range(10 * MOST_CALLERS)}
+    split = Waited().split("gang", 0, callers, 100_000)
+    assert len(split) == MOST_CALLERS and sum(share for _, share in split) == 100_000
+    assert {before for before, _ in split} == set(list(callers)[-MOST_CALLERS:])
+
+
+@given(
+    st.lists(
+        st.tuples(st.dictionaries(st.integers(0, 4), st.integers(0, 99)), st.integers(0, 50)), max_size=12
+    )
+)
+def test_any_times(parts: list[tuple[dict[int, int], int]]) -> None:
+    """Shares add up, and are of those that waited at the time."""
+    callers = [Before((Frame(str(number)),), True) for number in range(5)]
+    waited = Waited()
+    for waits, amount in parts:
+        ns = {callers[number]: took for number, took in waits.items()}
+        split = waited.split("gang", 0, ns, amount)
+        assert sum(share for _, share in split) == amount
+        for before, _ in split:
+            assert ns[before] > 0 if before is not None else not any(ns.values())
+
+
+def test_amounts_that_are_not_what_was_divided() -> None:
+    f, g = (Before((Frame(name),), True) for name in "fg")
+    assert shared([(f, 1), (None, 0), (g, 3)], 8) == [(f, 2), (g, 6)]
+    assert shared([(f, 0), (None, 0)], 8) == [(None, 8)]
+    assert shared([(f, 5), (g, 0)], 0) == []
+
+
+def test_paths_without_such_pools() -> None:
+    process = Process()
+    user = process.stack(frames("main gang_wait"), start_up=MAIN)
+    assert isinstance(process.paths, LogicalPaths)
+    assert process.paths.task(user, 0) is None and process.paths.waits(user, 0) is None
+
+
+def test_a_function_in_two_pools_calls_is_told_of_in_the_region_around_it() -> None:
+    """What its threads wait for is looked for up to there: not in what another caller's do."""
+    sites = []
+    for name, lost_ns in (("f", 1.0), ("g", 2.0)):
+        caller = Place(Procedure("main", "a.out", "a.c", False)).child(
+            Procedure(name, "a.out", "a.c", False), Owner.PROGRAM
+        )
+        body = caller.child(Procedure("burn", "a.out", "a.c", False), Owner.PROGRAM)
+        tally = Tally(Metrics.of({IDLENESS: lost_ns}))
+        sites.append(LossSite(body, tally, region=body))
+    for order in (sites, sites[::-1]):
+        both = sites_together(order)
+        assert both.place is sites[1].place is both.region
+        assert both.lost_ns == 3
