@@ -1715,3 +1715,17 @@ def test_who_computes_beside_a_thread_that_serves_requests_is_serial_code() -> N
     metrics = [row("main; pthread_create; export; answer", 10, 1, 3)]
     metrics.append(row("main; pthread_create; export; __epoll_wait; [waits: requests]", tid=3, wait=950))
     assert first(found(row("main; compute", 900, 1, 1), *metrics)) == (Kind.SERIAL, "compute")
+
+
+@pytest.mark.parametrize("stub", ["[_complete_monitor_locking_Java]", "[monitorenter Runtime1 stub]"])
+def test_the_method_that_takes_a_javas_monitor_is_named(stub: str) -> None:
+    """A lambda of ``main`` that threads run; they sleep below stubs of HotSpot's, after its compilers."""
+    rows = []
+    for tid in (11, 12):
+        rows += [
+            row("main; lambda; post; grind", 250, 1, tid),
+            row("main; lambda; validate; grind", 200, 2, tid),
+        ]
+        rows.append(row(f"main; lambda; post; {stub}; [waits: lock]", tid=tid, wait=250))
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function) == (Kind.LOCK, "post")
