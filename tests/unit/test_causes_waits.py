@@ -1717,6 +1717,22 @@ def test_who_computes_beside_a_thread_that_serves_requests_is_serial_code() -> N
     assert first(found(row("main; compute", 900, 1, 1), *metrics)) == (Kind.SERIAL, "compute")
 
 
+def test_lambdas_of_two_functions_are_two_things() -> None:
+    """C++ calls each of them ``operator()``."""
+    skewed, locked = (f"main; {who}; pthread_create; operator()" for who in ("skewed", "locked"))
+    rows = [row(skewed, 600, 1, 11), row(skewed, 60, 2, 11), row(skewed, 60, 2, 12)]
+    for tid in (13, 14):
+        rows += [row(f"{locked}; bump", 250, 1, tid), row(locked, 300, 2, tid)]
+        rows += [
+            row(f"{locked}; __lock_mutex", 90, 1, tid),
+            row(f"{locked}; bump; pthread_mutex_lock", 20, 1, tid),
+        ]
+        rows.append(row(f"{locked}; bump; pthread_mutex_lock; [waits: lock]", tid=tid, wait=300))
+    causes = found(*rows)
+    assert (Kind.IMBALANCE, ("main", "skewed", "operator()")) in {(one.kind, one.path) for one in causes}
+    assert [one.function for one in causes].count("bump") == 1
+
+
 @pytest.mark.parametrize("stub", ["[_complete_monitor_locking_Java]", "[monitorenter Runtime1 stub]"])
 def test_the_method_that_takes_a_javas_monitor_is_named(stub: str) -> None:
     """A lambda of ``main`` that threads run; they sleep below stubs of HotSpot's, after its compilers."""

@@ -221,10 +221,10 @@ class SiteSearch:
         places = list(self._search())
         rests = {id(one.place): one.followed for one in places if one.followed and len(one.place.by_line) > 1}
         by_line = self._evidence.lines_without(rests)
-        found: dict[tuple[Procedure, str], list[LossSite]] = {}
+        found: dict[tuple[tuple[Procedure, ...], str], list[LossSite]] = {}
         for one in places:
             for site in self._narrowed(one, by_line.get(id(one.place), one.place.by_line)):
-                found.setdefault((site.function.procedure, site.part), []).append(site)
+                found.setdefault((_identity(site.function), site.part), []).append(site)
         return list(found.values())
 
     def _search(self) -> Iterator[_Found]:
@@ -428,6 +428,18 @@ class SiteSearch:
             return False
         first = max(part.threads.values(), key=lambda metrics: metrics.work_ns)
         return share_of_first(part) >= _MOST_OF_LINE and alone(first, self._cores) >= _MOST_OF_LINE
+
+
+def _identity(function: Place) -> tuple[Procedure, ...]:
+    """Which function a place is of: several in one file may share a name that says nothing, as lambdas do. Those who
+    call them tell them apart."""
+    out = [function.procedure]
+    while (
+        _PLUMBING.match(out[-1].name) and function.parent is not None and function.parent.parent is not None
+    ):
+        function = function.parent.function
+        out.append(function.procedure)
+    return tuple(out)
 
 
 def _loses(metrics: Metrics) -> bool:
