@@ -113,7 +113,9 @@ def _overhead(site: LossSite, setting: Setting) -> Diagnosis | None:
     if not metrics.work_ns or metrics.overhead_ns < least_ns:
         return None
     all_in_runtime_ns = spun_ns(site, setting) if setting.is_openmp else 0.0
-    if metrics.overhead_ns + all_in_runtime_ns < 0.5 * lost_ns(metrics):
+    if metrics.overhead_ns + all_in_runtime_ns < 0.5 * lost_ns(metrics) and not _is_half_overhead(
+        site, setting
+    ):
         return None
     kinds: dict[str, float] = {}
     locks = messages = 0.0
@@ -148,6 +150,13 @@ def _overhead(site: LossSite, setting: Setting) -> Diagnosis | None:
     if spin_ns:
         what += ", or spinning until others are there"
     return Diagnosis(Kind.OVERHEAD, f"{share:.0f} % of its CPU time is spent {what}", remedy)
+
+
+def _is_half_overhead(site: LossSite, setting: Setting) -> bool:
+    """Whether a team's runtime takes at least as much time here as the program: then it is for the runtime that cores
+    are idle, too, as its threads are told to begin, go to sleep and wake up. MPI waits in what counts as overhead."""
+    metrics = site.tally.metrics
+    return setting.is_openmp and not setting.is_mpi and metrics.overhead_ns >= 0.5 * metrics.work_ns > 0
 
 
 _MESSAGES = re.compile(r"P?MPI_|p?mpi_[a-z]\w*_\Z")
