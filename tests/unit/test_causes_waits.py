@@ -1717,6 +1717,28 @@ def test_who_computes_beside_a_thread_that_serves_requests_is_serial_code() -> N
     assert first(found(row("main; compute", 900, 1, 1), *metrics)) == (Kind.SERIAL, "compute")
 
 
+def _channel(end: str) -> list[PathSample]:
+    """Threads whose functions were inlined into each other: they have a helper in common. One does most of the work,
+    and the others sleep meanwhile at an ``end`` of a channel."""
+    helper = "main; pthread_create; grind"
+    rows = [row(helper, 700, 1, 4), row(helper, 100, 2, 4)]
+    rows += [row(helper, 50, 2, tid) for tid in (2, 3)]
+    begins = "main; pthread_create; std::sys::backtrace::__rust_begin_short_backtrace"
+    waits = f"{begins}; std::sync::mpmc::Channel::{end}; [waits: condition]"
+    return rows + [row(waits, tid=tid, wait=700) for tid in (2, 3)]
+
+
+def test_who_takes_too_slowly_from_a_full_channel_has_no_unequal_share() -> None:
+    (cause,) = found(*_channel("send"))
+    assert (cause.kind, cause.function) == (Kind.STARVED, "grind")
+    assert "to take what they make" in cause.what
+
+
+def test_who_has_the_longest_piece_while_others_wait_for_one_has_an_unequal_share() -> None:
+    (cause,) = found(*_channel("recv"))
+    assert (cause.kind, cause.function) == (Kind.IMBALANCE, "grind")
+
+
 def test_lambdas_of_two_functions_are_two_things() -> None:
     """C++ calls each of them ``operator()``."""
     skewed, locked = (f"main; {who}; pthread_create; operator()" for who in ("skewed", "locked"))

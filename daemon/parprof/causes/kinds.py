@@ -83,6 +83,8 @@ _FINE = 0.05
 _OFTEN_STARTED = 4
 """Threads, for each core: of so many, each is there for one piece of work."""
 _GIVES = re.compile(r".*(?:send|push|\bput)", re.IGNORECASE)
+_TAKES_MOST = 0.6
+"""Of the work at a place: who does so much of it is the one that others wait for, where they give it something."""
 _ALL = 0.75
 """Of a loss."""
 _NAMED = 0.25
@@ -320,6 +322,8 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     shown = ""
     if setting.has_tasks and comes_one_at_a_time(site, setting):
         return _one_in_the_way("thread", alone(tally.metrics, setting.cores))
+    if _takes_too_slowly(site):
+        return None
     if knows_threads(tally):
         ratio = imbalance_ratio(tally, setting.cores)
         if are_equal(tally, setting.cores) or may_be_chance(tally, setting.cores, setting.total):
@@ -335,6 +339,14 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     elif setting.is_openmp:
         remedy = "try schedule(dynamic) or schedule(guided)"
     return Diagnosis(Kind.IMBALANCE, f"{who} have unequal shares of the work{shown}", remedy)
+
+
+def _takes_too_slowly(site: LossSite) -> bool:
+    """Whether one of the threads that run this function keeps others waiting, which have something to give to it: they
+    have less of its work, as where a compiler left nothing of their own functions, but no share of the same."""
+    if site.region is None or share_of_first(site.tally) < _TAKES_MOST:
+        return False
+    return _GIVES.match(queue_of(site)) is not None
 
 
 def _unequal_by_turns(who: str, by_itself: float) -> Diagnosis:
@@ -378,7 +390,7 @@ def _too_few_threads(threads: int, setting: Setting) -> Diagnosis:
 
 
 def _starved(site: LossSite, setting: Setting) -> Diagnosis | None:
-    if is_single(site.tally, setting.cores):
+    if is_single(site.tally, setting.cores) or _takes_too_slowly(site):
         queue = queue_beside(site)  # others worked beside it, or it were serial code
         if not queue and setting.total[WAIT] and site.region is None and not setting.is_openmp:
             share = 100 * alone(site.tally.metrics, setting.cores)

@@ -19,6 +19,9 @@ from parprof.cct.tree import Procedure
 from parprof.model import Frame, Path
 from parprof.values import dataclass
 
+_BEGINS = re.compile(r"(?:std::|_\w*)?(?:sys.*)?__rust_begin_short_backtrace")
+"""By which Rust marks where its own functions end, at the root of a thread, and a program's begin, if these have
+frames."""
 _NO_THREAD = re.compile(r"\[|_?main\Z|MAIN__|_start\Z|<module>|runtime\.")
 """Where paths begin that are of no thread's function: the program's entry, or a stack that was cut short."""
 _LAUNCHER = "JavaMain"
@@ -237,6 +240,9 @@ class RouteFinder:
             there = max(bisect_left(own, begins) + (not is_dropped), 1)
             region = min(_innermost_function([facts[at] for at in own[:there]]), len(spans) // 2 - 1)
         is_script = not book.scripts.isdisjoint(facts)
+        if is_of_thread:
+            begun = (at + 1 for at in range(called, len(path) - 1) if _BEGINS.match(path[at].name))
+            called = next(begun, called)
         while called < len(path) and facts[called].is_loop:
             called += 1
         return Route(
