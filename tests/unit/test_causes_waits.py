@@ -1767,3 +1767,10 @@ def test_the_method_that_takes_a_javas_monitor_is_named(stub: str) -> None:
         rows.append(row(f"main; lambda; post; {stub}; [waits: lock]", tid=tid, wait=250))
     (cause,) = found(*rows)
     assert (cause.kind, cause.function) == (Kind.LOCK, "post")
+
+
+def test_libraries_that_a_library_loads_are_read_in() -> None:
+    """As oneTBB's allocator is, with the first call."""
+    (cause,) = found(*balanced(), row("main; std::filter; __dlopen; read; [waits: file]", stall=400))
+    assert (cause.kind, cause.function) == (Kind.STALL, "")
+    assert "while files are read in" in cause.what

@@ -70,6 +70,7 @@ _PREPARED = {
         "keep what was compiled for the next time (cache=True), compile fewer versions, or let other work go on "
         "meanwhile",
     ),
+    "load": ("loads {}", "load fewer of them, or when they are needed"),
 }
 """What is said of it, and what helps."""
 _UNEQUAL, _OFTEN_ALONE = 1.4, 0.3

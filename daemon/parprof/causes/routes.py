@@ -13,8 +13,9 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from parprof.attribution.waiting import is_wait
 from parprof.causes.ownership import SCRIPT, Owner, Ownership, is_of_stripped, runs_others_work
-from parprof.causes.preparing import prepared
+from parprof.causes.preparing import loaded, prepared
 from parprof.cct.tree import Procedure
 from parprof.model import Frame, Path
 from parprof.values import dataclass
@@ -255,8 +256,15 @@ class RouteFinder:
             is_rooted=not path[0].name.startswith("["),
             is_script=is_script,
             is_launched=is_launched,
-            prepares=prepared(path, called) if is_script else "",
+            prepares=prepared(path, called) if is_script else self._loaded(physical or path),
         )
+
+    def _loaded(self, stack: Path) -> str:
+        """What a thread loads that sleeps, by its stack: logical paths leave out what a runtime does itself."""
+        if not is_wait(stack[-1].name):
+            return ""
+        owners = self._book.owners(self._book.along(stack))
+        return loaded(stack[max(at for at, owner in enumerate(owners) if owner is Owner.PROGRAM or not at) :])
 
     def _is_of_nameless(self, facts: list[FrameFacts], owners: list[Owner]) -> bool:
         files = self._shows_libraries
