@@ -815,7 +815,7 @@ def test_an_interpreter_whose_functions_are_not_known_is_told_what_it_waits_for(
     ("parent", "function"),
     [
         ("main; convert", "convert"),  # who waits for it can start several, or do something else meanwhile
-        ("dash+0x5f20", "sleep+0x5f20"),  # nor can the reader change that
+        ("dash+0x5f20", ""),  # nor can the reader change that, or anything in the child
     ],
 )
 def test_a_child_of_which_nothing_has_a_name_is_told_at_who_waits_for_it(parent: str, function: str) -> None:
@@ -843,7 +843,9 @@ def test_who_reads_from_the_pipe_of_another_that_has_a_name_is_not_to_blame_for_
     readers = [row(f"main; {name}; read; [waits: pipe]", tid=at, pid=at, wait=860)
                for at, name in enumerate(("merge", "split"), 1)]  # fmt: skip
     child = row("sleep+0x5f20; usleep; [waits: sleep]", tid=99, pid=99, wait=780, stall=1500)
-    assert first(found(*balanced(), *readers, child)) == (Kind.STALL, "sleep+0x5f20")
+    cause = found(*balanced(), *readers, child)[0]
+    assert (cause.kind, cause.function) == (Kind.STALL, "")
+    assert "while pid 99 waits" in cause.what or "(pid 99) waits" in cause.what
 
 
 def test_routines_that_sleep_beside_the_child_may_as_well_have_been_waited_for() -> None:
@@ -1767,6 +1769,41 @@ def test_the_method_that_takes_a_javas_monitor_is_named(stub: str) -> None:
         rows.append(row(f"main; lambda; post; {stub}; [waits: lock]", tid=tid, wait=250))
     (cause,) = found(*rows)
     assert (cause.kind, cause.function) == (Kind.LOCK, "post")
+
+
+def _of_tool(
+    name: str, module: str, pid: int, count: int, n_working: float = 1, stall: float = 0
+) -> PathSample:
+    """Samples of another program, which has no names."""
+    frames = (Frame("main", module=module), Frame(name, module=module))
+    waits = (Frame("nanosleep", module="libc.so.6"), Frame("[waits: sleep]", module="[kernel]"))
+    metrics = attribute(count, 1e6, n_working, CORES, ThreadState.WORKING)
+    metrics[STALL] = metrics[WAIT] = stall * 1e6
+    return PathSample(
+        frames + waits * bool(stall), metrics, Origin(pid, "x", module.rpartition("/")[2], tid=pid)
+    )
+
+
+def test_the_slow_stage_of_a_pipeline_of_programs_is_named_by_its_process() -> None:
+    """``awk | sort`` below a shell: of neither there are functions, and awk's are an interpreter's."""
+    rows = [_of_tool("mawk+0x40", "/usr/bin/mawk", 23, 600)]
+    rows += [
+        _of_tool("mawk+0x50", "/usr/bin/mawk", 23, 200, 2),
+        _of_tool("sort+0x88", "/usr/bin/sort", 24, 200, 2),
+    ]
+    rows.append(_of_tool("sort+0x99", "/usr/bin/sort", 24, 100))
+    awk = ProcessInfo(23, "mawk", "awk {print}")
+    cause = causes_of(rows, CORES, "none", program="sh", processes=[awk])[0]
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "")
+    assert "mawk (pid 23)" in cause.what
+
+
+def test_a_program_that_another_runs_and_that_sleeps_is_named_by_its_process() -> None:
+    """``sleep`` of a script: where in it is no word to anybody."""
+    rows = [*balanced(), _of_tool("sleep+0x64", "/usr/bin/sleep", 31, 0, stall=800)]
+    (cause,) = causes_of(rows, CORES, "none", program="sh")
+    assert (cause.kind, cause.function) == (Kind.STALL, "")
+    assert "while sleep (pid 31) waits for time to pass" in cause.what
 
 
 def test_libraries_that_a_library_loads_are_read_in() -> None:
