@@ -1748,7 +1748,7 @@ def test_lambdas_of_two_functions_are_two_things() -> None:
     for tid in (13, 14):
         rows += [row(f"{locked}; bump", 250, 1, tid), row(locked, 300, 2, tid)]
         rows += [
-            row(f"{locked}; __lock_mutex", 90, 1, tid),
+            row(f"{locked}; __lock_mutex", 60, 1, tid),
             row(f"{locked}; bump; pthread_mutex_lock", 20, 1, tid),
         ]
         rows.append(row(f"{locked}; bump; pthread_mutex_lock; [waits: lock]", tid=tid, wait=300))
