@@ -1811,3 +1811,18 @@ def test_libraries_that_a_library_loads_are_read_in() -> None:
     (cause,) = found(*balanced(), row("main; std::filter; __dlopen; read; [waits: file]", stall=400))
     assert (cause.kind, cause.function) == (Kind.STALL, "")
     assert "while files are read in" in cause.what
+
+
+@pytest.mark.parametrize("tid", [7, 12])
+@pytest.mark.parametrize("beside", [0, 80])
+def test_a_routine_that_is_alone_is_serial_code_whichever_thread_has_it(tid: int, beside: int) -> None:
+    """Go's ``main`` before it starts others: threads without a routine sleep meanwhile, and work later."""
+    rows = [row("runtime.main; main.main; main.parse", 400, 1, tid)]
+    rows.append(row("runtime.main; main.main; main.parse", beside, 2, tid))
+    for other in (13, 14):
+        rows.append(row("runtime.goexit; main.work", 300, 2, other))
+        rows.append(
+            row("runtime.mcall; runtime.park_m; runtime.futexsleep; [waits: condition]", tid=other, wait=400)
+        )
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "main.parse")

@@ -203,8 +203,12 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
         return None
     if not setting.is_openmp and is_single(site.tally, setting.cores):
         works_beside = alone(metrics, setting.cores) < ALONE
-        if queue_beside(site) if works_beside else queue_of(site):
+        # which thread has a routine is chance, and threads that have none wait, whoever makes something
+        is_routine = hides_threads(site.tally, setting)
+        if not is_routine and (queue_beside(site) if works_beside else queue_of(site)):
             return None
+        if is_routine and works_beside and queue_beside(site):
+            return _one_in_the_way("routine", alone(metrics, setting.cores))
     processes = many_processes(site.tally)
     if processes > 1 and not is_single(site.tally, setting.cores):
         return in_turn(processes)
