@@ -1806,6 +1806,19 @@ def test_a_program_that_another_runs_and_that_sleeps_is_named_by_its_process() -
     assert "while sleep (pid 31) waits for time to pass" in cause.what
 
 
+def test_who_waits_for_threads_hides_no_lock_that_they_take_in_a_lambda() -> None:
+    """Java's ``main`` joins the threads that it starts, and nothing on their stacks shows where they begin."""
+    rows = [row("main; __join; [waits: condition]", tid=10, wait=1300)]
+    for tid in (11, 12):
+        rows += [
+            row("main; lambda; post; grind", 250, 1, tid),
+            row("main; lambda; validate; grind", 200, 2, tid),
+        ]
+        rows.append(row("main; lambda; post; __monitorenter; [waits: lock]", tid=tid, wait=140))
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function) == (Kind.LOCK, "post")
+
+
 def test_libraries_that_a_library_loads_are_read_in() -> None:
     """As oneTBB's allocator is, with the first call."""
     (cause,) = found(*balanced(), row("main; std::filter; __dlopen; read; [waits: file]", stall=400))

@@ -305,8 +305,7 @@ class SiteSearch:
             return False
         return place is not region or bool(_PLUMBING.match(place.procedure.name))
 
-    @staticmethod
-    def _is_detail(kid: Place, place: Place) -> bool:
+    def _is_detail(self, kid: Place, place: Place) -> bool:
         """Whether a callee is a part of how its caller does it: nameless, or handed to a library."""
         if kid.all.called_back_ns > 0.5 * kid.all.metrics.work_ns:
             return True
@@ -314,7 +313,11 @@ class SiteSearch:
             mine = lost_ns(kid.all.metrics)
             if any(lost_ns(below.all.metrics) >= _MOST * mine for below in kid.children.values()):
                 return False
-        return bool(_PLUMBING.match(kid.procedure.name)) and not _PLUMBING.match(place.procedure.name)
+        if not _PLUMBING.match(kid.procedure.name) or _PLUMBING.match(place.procedure.name):
+            return False
+        mine = lost_ns(kid.all.metrics)  # what threads run is told apart in there, if it is several things
+        most = any(lost_ns(below.all.metrics) >= _MOST * mine for below in kid.children.values())
+        return not (most and self._is_uneven(kid))
 
     def _is_share(self, kid: Place, place: Place) -> bool:
         """Whether it is what all threads do in their shares of a place's work, of which one has much more to do: how
