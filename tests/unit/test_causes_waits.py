@@ -1806,15 +1806,13 @@ def test_a_program_that_another_runs_and_that_sleeps_is_named_by_its_process() -
     assert "while sleep (pid 31) waits for time to pass" in cause.what
 
 
-def test_who_waits_for_threads_hides_no_lock_that_they_take_in_a_lambda() -> None:
+@pytest.mark.parametrize(("runs", "beside"), [("main; lambda", 200), ("main; __run; lambda", 40)])
+def test_who_waits_for_threads_hides_no_lock_that_they_take_in_a_lambda(runs: str, beside: int) -> None:
     """Java's ``main`` joins the threads that it starts, and nothing on their stacks shows where they begin."""
     rows = [row("main; __join; [waits: condition]", tid=10, wait=1300)]
     for tid in (11, 12):
-        rows += [
-            row("main; lambda; post; grind", 250, 1, tid),
-            row("main; lambda; validate; grind", 200, 2, tid),
-        ]
-        rows.append(row("main; lambda; post; __monitorenter; [waits: lock]", tid=tid, wait=140))
+        rows += [row(f"{runs}; post; grind", 250, 1, tid), row(f"{runs}; validate; grind", beside, 2, tid)]
+        rows.append(row(f"{runs}; post; __monitorenter; [waits: lock]", tid=tid, wait=140))
     (cause,) = found(*rows)
     assert (cause.kind, cause.function) == (Kind.LOCK, "post")
 

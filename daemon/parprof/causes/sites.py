@@ -306,18 +306,23 @@ class SiteSearch:
         return place is not region or bool(_PLUMBING.match(place.procedure.name))
 
     def _is_detail(self, kid: Place, place: Place) -> bool:
-        """Whether a callee is a part of how its caller does it: nameless, or handed to a library."""
+        """Whether a callee is a part of how its caller does it: nameless, or handed to a library; but what threads run
+        is told apart in there, where most is lost in one of the things that happen in it."""
+        is_plumbing = bool(_PLUMBING.match(kid.procedure.name))
+        mine = lost_ns(kid.all.metrics)
+        most = any(lost_ns(below.all.metrics) >= _MOST * mine for below in kid.children.values())
+        if is_plumbing and most and self._is_of_threads(kid.all):
+            return False
         if kid.all.called_back_ns > 0.5 * kid.all.metrics.work_ns:
             return True
-        if _COMPREHENSION.search(kid.procedure.name):
-            mine = lost_ns(kid.all.metrics)
-            if any(lost_ns(below.all.metrics) >= _MOST * mine for below in kid.children.values()):
-                return False
-        if not _PLUMBING.match(kid.procedure.name) or _PLUMBING.match(place.procedure.name):
+        if _COMPREHENSION.search(kid.procedure.name) and most:
             return False
-        mine = lost_ns(kid.all.metrics)  # what threads run is told apart in there, if it is several things
-        most = any(lost_ns(below.all.metrics) >= _MOST * mine for below in kid.children.values())
+        if not is_plumbing or _PLUMBING.match(place.procedure.name):
+            return False
         return not (most and self._is_uneven(kid))
+
+    def _is_of_threads(self, tally: Tally) -> bool:
+        return knows_threads(tally) and not is_single(tally, self._cores)
 
     def _is_share(self, kid: Place, place: Place) -> bool:
         """Whether it is what all threads do in their shares of a place's work, of which one has much more to do: how
