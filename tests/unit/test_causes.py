@@ -121,6 +121,17 @@ def test_threads_that_take_turns_wait_for_a_lock() -> None:
     assert (cause.kind, cause.function) == (Kind.LOCK, "update")
 
 
+def test_where_the_runtime_takes_half_the_time_pieces_are_too_fine_however_idle_others_are() -> None:
+    """Regions of some microseconds: the team goes to sleep between them, and the first thread does most of it."""
+    creates = [
+        row("main relax GOMP_PARALLEL", count, 1.6, tid, overhead="create")
+        for tid, count in ((1, 300), (2, 60))
+    ]
+    works = [row("main relax", count, 1.6, tid) for tid, count in ((1, 140), (2, 90))]
+    (cause,) = found(*creates, *works, runtime="libgomp")
+    assert (cause.kind, cause.function) == (Kind.OVERHEAD, "relax")
+
+
 def asleep(names: str, wait_ns: float, tid: int) -> PathSample:
     """A thread that waits for this, whatever the others do."""
     one = row(names, 0, 1, tid)

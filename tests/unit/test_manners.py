@@ -85,6 +85,26 @@ def test_an_interrupt_while_a_command_is_imported(
     assert capsys.readouterr().err == "parprof: interrupted, no results\n"
 
 
+_INTERRUPTED_IMPORT = """
+import runpy, sys
+
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == "parprof.commands":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+runpy.run_module("parprof", run_name="__main__")
+"""
+
+
+def test_an_interrupt_before_there_is_any_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_IMPORT], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "parprof: interrupted, no results\n")
+
+
 def test_choices_are_words(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["record", "--n-w-source", "scheduler", "true"])

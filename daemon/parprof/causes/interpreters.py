@@ -12,7 +12,7 @@ from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.evidence import Evidence, Tally
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, knows_how_to_name, nameless_share
 from parprof.causes.ownership import interpreter
-from parprof.causes.processes import lone_process
+from parprof.causes.processes import lone_process, metrics_of_processes, name_of
 from parprof.causes.shares import leading, many_processes, one_at_a_time
 from parprof.causes.sites import LossSite, alone, effort_ns, is_single, knows_threads, workers
 from parprof.causes.stalls import elapsed_of, wait_of, waited_for
@@ -49,11 +49,14 @@ def of_interpreter(
     evidence: Evidence, setting: Setting, samples: Sequence[PathSample]
 ) -> tuple[LossSite, Diagnosis] | None:
     """What is lost where nothing of the program's was seen, and what can be said of it; ``None``: nothing."""
-    name = interpreter(setting.program)
     lost = lost_ns(evidence.unnamed.metrics) - evidence.unnamed.metrics.stall_ns
-    if not name or lost < _LEAST * effort_ns(setting.total):
+    if lost < _LEAST * effort_ns(setting.total):
         return None
     site = LossSite(evidence.root, evidence.unnamed, None, whole=False)
+    name = interpreter(setting.program)
+    if not name:
+        stage = _stage(evidence, setting)
+        return (site, stage) if stage is not None else None
     remedy = _names(setting, samples) or f"--view flat tells the functions of {name}"
     found = (
         lone_process(site, setting)
@@ -62,6 +65,26 @@ def of_interpreter(
         or _unequal(site, setting, name, remedy)
     )
     return (site, found) if found is not None else None
+
+
+def _stage(evidence: Evidence, setting: Setting) -> Diagnosis | None:
+    """Of several programs that something else started, as a shell does the stages of a pipeline, one is an interpreter
+    and has most of what is lost in no function that is known."""
+    by_process = metrics_of_processes(evidence.unnamed)
+    several = many_processes(evidence.root.all)
+    pid = max(by_process, key=lambda one: by_process[one].idleness_ns, default=0)
+    known = setting.processes.get(pid)
+    if several < 2 or known is None or not interpreter(known.program):
+        return None
+    mine, by_itself = by_process[pid], alone(by_process[pid], setting.cores)
+    if mine.idleness_ns < _MOSTLY * evidence.unnamed.metrics.idleness_ns or by_itself < _OFTEN:
+        return None
+    who = f"one of {several} processes, {name_of(evidence.unnamed, pid)},"
+    return Diagnosis(
+        Kind.SERIAL,
+        f"{who} works, {100 * by_itself:.0f} % of that time alone: the others wait for it, or have nothing to do",
+        "have several of them at work, each with a part of the input (xargs -P, split), or do less in it",
+    )
 
 
 def stall_of_interpreter(

@@ -70,6 +70,7 @@ _PREPARED = {
         "keep what was compiled for the next time (cache=True), compile fewer versions, or let other work go on "
         "meanwhile",
     ),
+    "load": ("loads {}", "load fewer of them, or when they are needed"),
 }
 """What is said of it, and what helps."""
 _UNEQUAL, _OFTEN_ALONE = 1.4, 0.3
@@ -83,6 +84,8 @@ _FINE = 0.05
 _OFTEN_STARTED = 4
 """Threads, for each core: of so many, each is there for one piece of work."""
 _GIVES = re.compile(r".*(?:send|push|\bput)", re.IGNORECASE)
+_TAKES_MOST = 0.6
+"""Of the work at a place: who does so much of it is the one that others wait for, where they give it something."""
 _ALL = 0.75
 """Of a loss."""
 _NAMED = 0.25
@@ -113,7 +116,9 @@ def _overhead(site: LossSite, setting: Setting) -> Diagnosis | None:
     if not metrics.work_ns or metrics.overhead_ns < least_ns:
         return None
     all_in_runtime_ns = spun_ns(site, setting) if setting.is_openmp else 0.0
-    if metrics.overhead_ns + all_in_runtime_ns < 0.5 * lost_ns(metrics):
+    if metrics.overhead_ns + all_in_runtime_ns < 0.5 * lost_ns(metrics) and not _is_half_overhead(
+        site, setting
+    ):
         return None
     kinds: dict[str, float] = {}
     locks = messages = 0.0
@@ -148,6 +153,13 @@ def _overhead(site: LossSite, setting: Setting) -> Diagnosis | None:
     if spin_ns:
         what += ", or spinning until others are there"
     return Diagnosis(Kind.OVERHEAD, f"{share:.0f} % of its CPU time is spent {what}", remedy)
+
+
+def _is_half_overhead(site: LossSite, setting: Setting) -> bool:
+    """Whether a team's runtime takes at least as much time here as the program: then it is for the runtime that cores
+    are idle, too, as its threads are told to begin, go to sleep and wake up. MPI waits in what counts as overhead."""
+    metrics = site.tally.metrics
+    return setting.is_openmp and not setting.is_mpi and metrics.overhead_ns >= 0.5 * metrics.work_ns > 0
 
 
 _MESSAGES = re.compile(r"P?MPI_|p?mpi_[a-z]\w*_\Z")
@@ -191,8 +203,12 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
         return None
     if not setting.is_openmp and is_single(site.tally, setting.cores):
         works_beside = alone(metrics, setting.cores) < ALONE
-        if queue_beside(site) if works_beside else queue_of(site):
+        # which thread has a routine is chance, and threads that have none wait, whoever makes something
+        is_routine = hides_threads(site.tally, setting)
+        if not is_routine and (queue_beside(site) if works_beside else queue_of(site)):
             return None
+        if is_routine and works_beside and queue_beside(site):
+            return _one_in_the_way("routine", alone(metrics, setting.cores))
     processes = many_processes(site.tally)
     if processes > 1 and not is_single(site.tally, setting.cores):
         return in_turn(processes)
@@ -311,6 +327,8 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     shown = ""
     if setting.has_tasks and comes_one_at_a_time(site, setting):
         return _one_in_the_way("thread", alone(tally.metrics, setting.cores))
+    if _takes_too_slowly(site):
+        return None
     if knows_threads(tally):
         ratio = imbalance_ratio(tally, setting.cores)
         if are_equal(tally, setting.cores) or may_be_chance(tally, setting.cores, setting.total):
@@ -326,6 +344,14 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     elif setting.is_openmp:
         remedy = "try schedule(dynamic) or schedule(guided)"
     return Diagnosis(Kind.IMBALANCE, f"{who} have unequal shares of the work{shown}", remedy)
+
+
+def _takes_too_slowly(site: LossSite) -> bool:
+    """Whether one of the threads that run this function keeps others waiting, which have something to give to it: they
+    have less of its work, as where a compiler left nothing of their own functions, but no share of the same."""
+    if site.region is None or share_of_first(site.tally) < _TAKES_MOST:
+        return False
+    return _GIVES.match(queue_of(site)) is not None
 
 
 def _unequal_by_turns(who: str, by_itself: float) -> Diagnosis:
@@ -369,7 +395,7 @@ def _too_few_threads(threads: int, setting: Setting) -> Diagnosis:
 
 
 def _starved(site: LossSite, setting: Setting) -> Diagnosis | None:
-    if is_single(site.tally, setting.cores):
+    if is_single(site.tally, setting.cores) or _takes_too_slowly(site):
         queue = queue_beside(site)  # others worked beside it, or it were serial code
         if not queue and setting.total[WAIT] and site.region is None and not setting.is_openmp:
             share = 100 * alone(site.tally.metrics, setting.cores)

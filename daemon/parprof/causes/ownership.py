@@ -42,7 +42,7 @@ _MPI = re.compile(
 )
 """Its libraries, and the programs that start processes for it."""
 _INTERPRETERS = re.compile(
-    r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua(?:jit)?|tcl(?:sh)?|guile|[gm]awk|R|beam\.smp|mono(?:-sgen|-boehm)?)"
+    r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua(?:jit)?|tcl(?:sh)?|guile|[gm]?awk|R|beam\.smp|mono(?:-sgen|-boehm)?)"
     r"-?[\d.]*(?:\.so\S*)?\Z"
 )
 _OF_PERL = re.compile(r"(?:threads|shared)\.so\Z")

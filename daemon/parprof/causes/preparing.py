@@ -4,6 +4,7 @@ called. Which frames of call paths are such, and what is imported or compiled.""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from parprof.causes.ownership import SCRIPT
 from parprof.files.dso import ANONYMOUS
@@ -12,6 +13,7 @@ from parprof.model import Frame, Path
 _COMPILERS = ((re.compile(r".*/(?:site|dist)-packages/numba/core/(?:dispatcher|compiler)\w*\.py"), "numba"),)
 """By the files of their Python code: what compiles functions of a script as they are called."""
 _IMPORT_SYSTEM = re.compile(r"<frozen (?:importlib|zipimport)|.*/importlib/")
+_LOADS = re.compile(r"_*(?:GI_+)?(?:libc_)?dlm?open|_*dl_open(?:_worker\w*)?")
 _INSTALLED = re.compile(r".*/(?:(?:site|dist)-packages|python\d\.\d+)/")
 """Folders of modules: below these their packages are theirs, not where a program happens to lie."""
 
@@ -37,6 +39,11 @@ def prepared(path: Path, at: int) -> str:
         if name := compiler(path[inside]):
             return "" if any(map(is_made, path[inside:])) else f"compile {name}"
     return ""
+
+
+def loaded(called: Iterable[Frame]) -> str:
+    """The same of a thread that sleeps while it loads libraries: they are read in. ``called``: foreign functions."""
+    return "load libraries" if any(_LOADS.fullmatch(frame.name) for frame in called) else ""
 
 
 def is_made(frame: Frame) -> bool:

@@ -13,12 +13,16 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from parprof.attribution.waiting import is_wait
 from parprof.causes.ownership import SCRIPT, Owner, Ownership, is_of_stripped, runs_others_work
-from parprof.causes.preparing import prepared
+from parprof.causes.preparing import loaded, prepared
 from parprof.cct.tree import Procedure
 from parprof.model import Frame, Path
 from parprof.values import dataclass
 
+_BEGINS = re.compile(r"(?:std::|_\w*)?(?:sys.*)?__rust_begin_short_backtrace")
+"""By which Rust marks where its own functions end, at the root of a thread, and a program's begin, if these have
+frames."""
 _NO_THREAD = re.compile(r"\[|_?main\Z|MAIN__|_start\Z|<module>|runtime\.")
 """Where paths begin that are of no thread's function: the program's entry, or a stack that was cut short."""
 _LAUNCHER = "JavaMain"
@@ -237,6 +241,9 @@ class RouteFinder:
             there = max(bisect_left(own, begins) + (not is_dropped), 1)
             region = min(_innermost_function([facts[at] for at in own[:there]]), len(spans) // 2 - 1)
         is_script = not book.scripts.isdisjoint(facts)
+        if is_of_thread:
+            begun = (at + 1 for at in range(called, len(path) - 1) if _BEGINS.match(path[at].name))
+            called = next(begun, called)
         while called < len(path) and facts[called].is_loop:
             called += 1
         return Route(
@@ -249,8 +256,15 @@ class RouteFinder:
             is_rooted=not path[0].name.startswith("["),
             is_script=is_script,
             is_launched=is_launched,
-            prepares=prepared(path, called) if is_script else "",
+            prepares=prepared(path, called) if is_script else self._loaded(physical or path),
         )
+
+    def _loaded(self, stack: Path) -> str:
+        """What a thread loads that sleeps, by its stack: logical paths leave out what a runtime does itself."""
+        if not is_wait(stack[-1].name):
+            return ""
+        owners = self._book.owners(self._book.along(stack))
+        return loaded(stack[max(at for at, owner in enumerate(owners) if owner is Owner.PROGRAM or not at) :])
 
     def _is_of_nameless(self, facts: list[FrameFacts], owners: list[Owner]) -> bool:
         files = self._shows_libraries

@@ -222,10 +222,10 @@ class SiteSearch:
         places = list(self._search())
         rests = {id(one.place): one.followed for one in places if one.followed and len(one.place.by_line) > 1}
         by_line = self._evidence.lines_without(rests)
-        found: dict[tuple[Procedure, str], list[LossSite]] = {}
+        found: dict[tuple[tuple[Procedure, ...], str], list[LossSite]] = {}
         for one in places:
             for site in self._narrowed(one, by_line.get(id(one.place), one.place.by_line)):
-                found.setdefault((site.function.procedure, site.part), []).append(site)
+                found.setdefault((_identity(site.function), site.part), []).append(site)
         return list(found.values())
 
     def _search(self) -> Iterator[_Found]:
@@ -306,16 +306,24 @@ class SiteSearch:
             return False
         return place is not region or bool(_PLUMBING.match(place.procedure.name))
 
-    @staticmethod
-    def _is_detail(kid: Place, place: Place) -> bool:
-        """Whether a callee is a part of how its caller does it: nameless, or handed to a library."""
+    def _is_detail(self, kid: Place, place: Place) -> bool:
+        """Whether a callee is a part of how its caller does it: nameless, or handed to a library; but what threads run
+        is told apart in there, where most is lost in one of the things that happen in it."""
+        is_plumbing = bool(_PLUMBING.match(kid.procedure.name))
+        mine = lost_ns(kid.all.metrics)
+        most = any(lost_ns(below.all.metrics) >= _MOST * mine for below in kid.children.values())
+        if is_plumbing and most and self._is_of_threads(kid.all):
+            return False
         if kid.all.called_back_ns > 0.5 * kid.all.metrics.work_ns:
             return True
-        if _COMPREHENSION.search(kid.procedure.name):
-            mine = lost_ns(kid.all.metrics)
-            if any(lost_ns(below.all.metrics) >= _MOST * mine for below in kid.children.values()):
-                return False
-        return bool(_PLUMBING.match(kid.procedure.name)) and not _PLUMBING.match(place.procedure.name)
+        if _COMPREHENSION.search(kid.procedure.name) and most:
+            return False
+        if not is_plumbing or _PLUMBING.match(place.procedure.name):
+            return False
+        return not (most and self._is_uneven(kid))
+
+    def _is_of_threads(self, tally: Tally) -> bool:
+        return knows_threads(tally) and not is_single(tally, self._cores)
 
     def _is_share(self, kid: Place, place: Place) -> bool:
         """Whether it is what all threads do in their shares of a place's work, of which one has much more to do: how
@@ -429,6 +437,18 @@ class SiteSearch:
             return False
         first = max(part.threads.values(), key=lambda metrics: metrics.work_ns)
         return share_of_first(part) >= _MOST_OF_LINE and alone(first, self._cores) >= _MOST_OF_LINE
+
+
+def _identity(function: Place) -> tuple[Procedure, ...]:
+    """Which function a place is of: several in one file may share a name that says nothing, as lambdas do. Those who
+    call them tell them apart."""
+    out = [function.procedure]
+    while (
+        _PLUMBING.match(out[-1].name) and function.parent is not None and function.parent.parent is not None
+    ):
+        function = function.parent.function
+        out.append(function.procedure)
+    return tuple(out)
 
 
 def _loses(metrics: Metrics) -> bool:

@@ -45,12 +45,12 @@ def of_tools(judged: Sequence[Judged], whole: Tally, setting: Setting) -> tuple[
     A tool is a process of a job that is not the program that was run, and has no sources here; and if one function
     with a name has most of its loss, that is told: it may be the reader's, after all. ``whole``: the job.
     """
-    several = sum(_processes_of(pid, setting) for pid in {pid for pid, _, _ in workers(whole)})
-    if several < 2 or setting.is_mpi:
+    if setting.is_mpi:
         return list(judged), []
+    several = sum(_processes_of(pid, setting) for pid in {pid for pid, _, _ in workers(whole)})
     own: dict[int, list[Judged]] = defaultdict(list)
     for site, diagnosis in judged:
-        if (pid := _tool(site, diagnosis, setting)) is not None:
+        if several > 1 and (pid := _tool(site, diagnosis, setting)) is not None:
             own[pid].append((site, diagnosis))
     gone: set[int] = set()
     tools: list[Tool] = []
@@ -69,7 +69,31 @@ def of_tools(judged: Sequence[Judged], whole: Tally, setting: Setting) -> tuple[
             continue
         told = f"one of {several} processes, {_who(tally, pid, setting)}, works while the others have nothing to do"
         tools.append(Tool(tally, Diagnosis(Kind.SERIAL, told, _REMEDY)))
+    for site, diagnosis in judged:
+        if id(site) not in gone and (asleep := _asleep(site, diagnosis, setting)) is not None:
+            gone.add(id(site))
+            tools.append(Tool(site.tally, asleep))
     return [(site, diagnosis) for site, diagnosis in judged if id(site) not in gone], tools
+
+
+def _asleep(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> Diagnosis | None:
+    """Of a tool without names, as ``sleep`` in a script: that it is what waits; where in it is no word to anybody."""
+    here = site.function.procedure
+    if diagnosis.kind is not Kind.STALL or diagnosis.is_loading or not is_of_stripped(here.name, here.file):
+        return None
+    slept = {pid: metrics.stall_ns for pid, metrics in metrics_of_processes(site.tally).items()}
+    pid = max(slept, key=lambda one: slept[one], default=0)
+    if not slept or slept[pid] < _ITS_OWN * sum(slept.values()) or not _is_of_other(site, pid, setting):
+        return None
+    return replace(
+        diagnosis, what=diagnosis.what.replace("while this", f"while {_who(site.tally, pid, setting)}", 1)
+    )
+
+
+def _is_of_other(site: LossSite, pid: int, setting: Setting) -> bool:
+    """Whether a process is none of the program that was run, by name."""
+    name = name_of(site.tally, pid).partition(" (pid")[0]
+    return name != os.path.basename(setting.program)[:_COMM]
 
 
 def brief_processes(site: LossSite, setting: Setting) -> Diagnosis | None:
@@ -122,8 +146,7 @@ def _tool(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> int | None:
     pid = max(idle, key=lambda pid: idle[pid], default=0)
     if not idle or idle[pid] < _ITS_OWN * sum(idle.values()):
         return None
-    name = name_of(site.tally, pid).partition(" (pid")[0]
-    return None if name == os.path.basename(setting.program)[:_COMM] else pid
+    return pid if _is_of_other(site, pid, setting) else None
 
 
 def _who(tally: Tally, pid: int, setting: Setting) -> str:

@@ -19,18 +19,20 @@ _OF_FILES = r"(?:flock|fcntl\d*|lockf\d*|sem(?:timed)?op)\b.*\[waits: lock\]"
 _OF_A_FILE = re.compile(rf".*{_OF_FILES}")
 _LOCKS = re.compile(
     rf".*(?:{_OF_FILES}|critical|mutex|(?:set|test|nest)_lock|lll_|futex|_lock(?:_wait|_slow|_contended)?(?:@|\Z)|rwlock|spin_lock|"
-    r"atomic_start|take_gil|acquire_lock|sem_(?:wait|clockwait)|ordered|doacross|monitor_(?:try_)?enter|"
+    r"atomic_start|take_gil|acquire_lock|sem_(?:wait|clockwait)|ordered|doacross|monitor_?(?:try_)?enter|"
+    r"complete_monitor_locking|"
     r"Threading\.Monitor:\w*enter|"
     r"java\.util\.concurrent\.locks\..*\[waits: lock\])",
     re.IGNORECASE,
 )
 _EXCLUSIVE = re.compile(
-    rf".*(?:{_OF_FILES}|critical|mutex|(?:set|nest)_lock|lll_lock|rwlock|spin_lock|atomic_start|monitor_(?:try_)?enter|"
+    rf".*(?:{_OF_FILES}|critical|mutex|(?:set|nest)_lock|lll_lock|rwlock|spin_lock|atomic_start|"
+    r"monitor_?(?:try_)?enter|complete_monitor_locking|"
     r"Threading\.Monitor:\w*enter)",
     re.IGNORECASE,
 )
 _LETS_GO = re.compile(
-    r".*(?:unlock|unset_lock|end_critical|critical_end|release|monitor_exit|::~\w*(?:lock|guard))",
+    r".*(?:unlock|unset_lock|end_critical|critical_end|release|monitor_?exit|::~\w*(?:lock|guard))",
     re.IGNORECASE,
 )
 _ARRIVAL = re.compile(

@@ -99,7 +99,9 @@ def _decompress(file: IO[bytes]) -> bytes:
     except EOFError as error:
         raise ProfileFormatError("it is truncated; record it again") from error
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise ProfileFormatError(f"it is not a gzipped profile, or damaged ({error})") from error
+        raise ProfileFormatError(
+            "it is not a gzipped profile, or damaged; name a file that parprof wrote"
+        ) from error
     if not chunks:
         raise ProfileFormatError("it is empty; record it again")
     return b"".join(chunks)
