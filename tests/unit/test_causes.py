@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -544,6 +545,19 @@ def test_fewer_threads_than_cores_are_not_unequal() -> None:
     rows.append(row("main PTHREAD_CREATE worker", 1500, 2, 3))
     (cause,) = causes_of(rows, CORES, "none")
     assert "unequal shares" in cause.what
+
+
+def test_of_equal_losses_in_one_function_no_order_decides_where_it_is_told_of() -> None:
+    rows = [
+        PathSample((Frame("a", file="x.c"),), Metrics(work_ns=1, overhead_ns=1)),
+        PathSample((Frame("b", file="x.c"),), Metrics(50, 2, 3, 5)),
+        PathSample((Frame("a", file="x.c"), Frame("b", file="x.c")), Metrics(idleness_ns=5)),
+    ]
+    said = {
+        tuple((cause.function, cause.lost_percent) for cause in causes_of(list(those), CORES, "none"))
+        for those in permutations(rows)
+    }
+    assert len(said) == 1
 
 
 @given(few_samples, st.randoms(use_true_random=False))
