@@ -285,6 +285,16 @@ def test_what_differs_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "the cores n differ: 2 / 4" in printed
 
 
+def test_a_file_that_is_given_twice_is_told(
+    ranks: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = tmp_path / "again.pb.gz"
+    again.symlink_to(ranks[0])
+    assert merge(ranks[0], ranks[1], again, "-o", tmp_path / "all.pb.gz") == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "times" in line]
+    assert len(told) == 1 and "was given 2 times" in told[0] and ranks[0].name in told[0]
+
+
 def test_loops_are_frames_if_asked_for(tmp_path: Path) -> None:
     profile = heat()
     path = profile.samples[0].path

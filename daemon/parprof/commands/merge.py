@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -81,7 +82,7 @@ class MergeCommand:
         profile.extra = {**profile.extra, "merged_files": str(merger.count), **_left_out(skipped)}
         pprof.write(profile, args.output, loops=args.loops)
         left_out = f", {skipped} left out" if skipped else ""
-        for sentence in differences(traits):
+        for sentence in (*differences(traits), *_given_again(args.files)):
             print(f"parprof: {sentence}", file=sys.stderr)
         print(f"parprof: merged {merger.count} files{left_out}", file=sys.stderr)
         return 0
@@ -97,6 +98,16 @@ def _check_kept(output: str, files: Sequence[str]) -> None:
         with suppress(OSError):  # what is not there, or not yet, is reported by who opens it
             if output != "-" and os.path.samefile(output, path):
                 raise UsageError(f"-o {visible(output)} is one of the files to merge; name another one")
+
+
+def _given_again(files: Sequence[str]) -> list[str]:
+    """Which files count more than once: a sentence for each."""
+    times = Counter(os.path.realpath(path) for path in files if os.path.isfile(path))
+    return [
+        f"{visible(path)} was given {number} times, and counts as often"
+        for path, number in times.items()
+        if number > 1
+    ]
 
 
 def _left_out(skipped: int) -> dict[str, str]:
