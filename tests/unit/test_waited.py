@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(FilePath(__file__).parent))
 
 from logical_stacks import frames, text
-from parprof.causes.evidence import Place, Tally
+from parprof.causes.evidence import Callee, Place, Tally
 from parprof.causes.ownership import Owner
 from parprof.causes.sites import LossSite
 from parprof.causes.sites import together as sites_together
@@ -341,9 +341,9 @@ def test_a_function_in_two_pools_calls_is_told_of_in_the_region_around_it() -> N
     sites = []
     for name, lost_ns in (("f", 1.0), ("g", 2.0)):
         caller = Place(Procedure("main", "a.out", "a.c", False)).child(
-            Procedure(name, "a.out", "a.c", False), Owner.PROGRAM
+            Callee(Procedure(name, "a.out", "a.c", False), False), Owner.PROGRAM
         )
-        body = caller.child(Procedure("burn", "a.out", "a.c", False), Owner.PROGRAM)
+        body = caller.child(Callee(Procedure("burn", "a.out", "a.c", False), True), Owner.PROGRAM)
         tally = Tally(Metrics.of({IDLENESS: lost_ns}))
         sites.append(LossSite(body, tally, region=body))
     for order in (sites, sites[::-1]):
