@@ -13,6 +13,7 @@ from parprof.logical.owners import MOST_FRAMES, FunctionId, function_of
 from parprof.logical.physical import TRUNCATED
 from parprof.logical.threads import THREADS
 from parprof.model import Frame, Path
+from parprof.remembered import Remembered
 from parprof.runtimes.pools import NOTHING, Pool, pools
 from parprof.values import dataclass
 
@@ -88,7 +89,7 @@ class WaitedPools:
     def __init__(self) -> None:
         """All pools of which it is known where callers wait."""
         self._pools = [pool for pool in pools() if pool.is_waited_for]
-        self._roles: dict[tuple[str, str, str], _Roles | None] = {}
+        self._roles = Remembered[tuple[str, str, str], _Roles | None](MOST_FRAMES)
         """By a function's name, module and file; None for nearly all."""
 
     def task(self, path: Path) -> Task | None:
@@ -131,8 +132,6 @@ class WaitedPools:
         if frame.is_loop:
             return None
         if key not in self._roles:
-            if len(self._roles) >= MOST_FRAMES:
-                self._roles.clear()
             mine = [pool for pool in self._pools if pool.is_within(frame)]
             roles = _Roles(
                 next((pool for pool in mine if pool.serves.fullmatch(frame.name)), None),
