@@ -31,7 +31,7 @@ static __always_inline struct last_stack *last_stack_of(u32 tid)
 	return last_stacks.lookup(&tid);
 }
 
-#define COMPARED_PER_CALL 32	/* the verifier follows each, and looks at the function once */
+#define COMPARED_PER_CALL 16	/* the verifier follows each, and looks at the function once */
 
 /* Compares COMPARED_PER_CALL frames more, from the outermost ones inwards, and remembers them; 0 when that is all. A function by
  * itself, as `walk_frame`. No branches on what is found, so that the verifier sees one path. */
