@@ -43,10 +43,13 @@ find "$environment/libexec" -type f -name '*.so' \
     -exec strip --strip-debug --remove-section=.note.gnu.build-id {} + 2>/dev/null || true
 # Byte code is made where it is installed, as Debian's packages do that (postinst, prerm).
 find "$environment/lib" -depth -type d -name __pycache__ -exec rm -rf {} +
-# modules that cannot be imported without what was left out above, or on Linux at all
+# modules that cannot be imported without what was left out above, or on Linux at all; and what nothing here imports:
+# symbolic was built with cffi, and needs its backend alone
 (cd "$packages" && rm -rf rich/markdown.py rich/syntax.py rich/traceback.py rich/_win*.py \
-    cffi/recompiler.py cffi/verifier.py cffi/vengine_*.py cffi/setuptools_ext.py cffi/cffi_opcode.py cffi/*.h \
-    psutil/_psaix.py psutil/_psbsd.py psutil/_psosx.py psutil/_pssunos.py psutil/_pswindows.py google/protobuf/compiler google/protobuf/testdata)
+    cffi pycparser pycparser-*.dist-info prometheus_client/parser.py prometheus_client/openmetrics/parser.py \
+    psutil/_psaix.py psutil/_psbsd.py psutil/_psosx.py psutil/_pssunos.py psutil/_pswindows.py \
+    google/protobuf/compiler google/protobuf/testdata google/protobuf/descriptor_pb2.py google/protobuf/json_format.py \
+    google/protobuf/internal/*_benchmark.py)
 PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$source/scripts/sbom.py" >"$stage/sbom"
 documents=$stage/usr/share/doc/parprofd
 mkdir -p "$documents" "$stage/DEBIAN"
