@@ -21,8 +21,9 @@ from reports import record_command, report_of
 
 pytestmark = pytest.mark.beside
 
-SECONDS = {"short": 5 * 2 * 0.15, "long": 5 * 2 * 0.3}
-"""CPU time of each caller's work in the program of C, whose pieces end in time."""
+SECONDS = {"short": 2 * 2 * 0.4, "long": 2 * 2 * 0.8}
+"""CPU time of each caller's work in the program of C, whose pieces end in time: the shorter ones take eight intervals
+of 50 ms, of which the first and the last may have some of the other caller's."""
 
 
 def recorded(profile: Path, *command: str) -> tuple[dict[str, Any], str]:

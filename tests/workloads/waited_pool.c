@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A pool of two threads whose callers only wait, with the names that rayon's functions have in a program of Rust, and their
 // order on the stack; not rayon itself. Usage: waited_pool. By turns, short_caller() has each thread run short_part() for
-// 150 ms of CPU time, and long_caller() long_part() for twice that, five times; both burn in the same function. The threads
+// 400 ms of CPU time, and long_caller() long_part() for twice that, twice; both burn in the same function. The threads
 // are started by the first call, and another thread waits all the time for something else.
 #include <pthread.h>
 #include <time.h>
@@ -12,7 +12,7 @@
 #define HASH "17h0123456789abcdefE"
 
 #define THREADS 2
-#define ROUNDS 5
+#define ROUNDS 2
 
 typedef void (*body)(void);
 
@@ -45,13 +45,13 @@ NOINLINE static void burn(double seconds)
 
 NOINLINE static void short_part(void)
 {
-	burn(0.15);
+	burn(0.4);
 	KEEP;
 }
 
 NOINLINE static void long_part(void)
 {
-	burn(0.3);
+	burn(0.8);
 	KEEP;
 }
 
