@@ -1,6 +1,8 @@
-"""Numbers with their nouns, as a person would write them."""
+"""Numbers with their nouns, and lists that are not too long, as a person would write them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def many(count: int, noun: str) -> str:
@@ -11,3 +13,13 @@ def many(count: int, noun: str) -> str:
     """
     plural = "" if count == 1 else "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
     return f"{count:,} {noun}{plural}"
+
+
+def some(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """The first of them, and how many more there are.
+
+    >>> some(["a", "b"], 2), some(["a", "b", "c"], 1, " / ")
+    ('a, b', 'a and 2 more')
+    """
+    left = len(names) - most
+    return between.join(names[:most]) + (f" and {left} more" if left > 0 else "")

@@ -17,6 +17,7 @@ from parprof.exporters.answer import shortened
 from parprof.exporters.screen import Screen
 from parprof.kernel.call_counts import Calls
 from parprof.untrusted import printable
+from parprof.wording import some
 
 SCHEMA = 1
 _ARCS_SHOWN = 5
@@ -158,8 +159,7 @@ def notes(result: CallProfile) -> list[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(shortened(name) for name in names[:_NAMED]) + more
+    return some([shortened(name) for name in names], _NAMED)
 
 
 def as_json(result: CallProfile) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from parprof.calls.durations import duration, so_many_calls
 from parprof.calls.result import CallProfile, RoutineCalls
 from parprof.kernel.call_times import ArcTime, CallTime, RoutineTime
 from parprof.untrusted import printable
+from parprof.wording import some
 
 TIME_HEADINGS = [
     ("elapsed", 10),
@@ -79,9 +80,8 @@ def time_notes(result: CallProfile) -> list[str]:
         if row.times is not None and row.times.all.first_ns < _LEAST_LEFT * row.times.all.first_gross_ns
     ]
     if uncertain:
-        more = f" and {len(uncertain) - 3} more" if len(uncertain) > 3 else ""
         out.append(
-            f"timing took most of the time of {', '.join(uncertain[:3])}{more}: what is left after that is uncertain; "
+            f"timing took most of the time of {some(uncertain, 3)}: what is left after that is uncertain; "
             "time functions that are called less often"
         )
     for row in result.routines:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from parprof.model import Profile
 from parprof.untrusted import visible
 from parprof.values import dataclass
+from parprof.wording import some
 
 _MOST_TOLD = 3
 
@@ -54,8 +55,7 @@ def differences(profiles: Sequence[Traits]) -> list[str]:
         if len(values) < 2 or (what == "commands" and out):
             continue
         shown = sorted(values)
-        more = f" and {len(shown) - _MOST_TOLD} more" if len(shown) > _MOST_TOLD else ""
-        told = f"the {what} differ: {' / '.join(shown[:_MOST_TOLD])}{more}"
+        told = f"the {what} differ: {some(shown, _MOST_TOLD, ' / ')}"
         out.append(f"{told}: {consequence}" if consequence else told)
     return out
 

@@ -121,8 +121,9 @@ class WaitedPools:
         ``own``: the frames of his stack. What else is in the logical path is of who created the thread. No thread of a
         pool is a caller of it: who waits for its work waits for what it hands out in turn.
         """
-        found = [role.waits for role in map(self._role, own) if role and role.waits] if self._pools else []
-        if not found or any(role is not None and role.serves is found[0] for role in map(self._role, own)):
+        roles = [role for role in map(self._role, own) if role is not None] if self._pools else []
+        found = [role.waits for role in roles if role.waits is not None]
+        if not found or any(role.serves is found[0] for role in roles):
             return None
         there = [at for at, frame in enumerate(logical) if (role := self._role(frame)) and role.waits]
         return (found[0], there[-len(found)]) if len(found) <= len(there) else None

@@ -12,6 +12,7 @@ from parprof.files.eh_frame_header import Extent
 from parprof.loops.nest import LoopNest
 from parprof.loops.nest_json import from_json
 from parprof.loops.shelf import Shelf
+from parprof.remembered import Remembered
 from parprof.resources import Closing
 from parprof.untrusted import visible
 from parprof.workers.client import WorkerClient, WorkerFailed
@@ -36,7 +37,7 @@ class KeptLoops(Closing):
         """Keep them in ``base``, or in parprof's own cache directory."""
         self._shelf = Shelf(base)
         self._client = _Client()
-        self._failures: dict[FileKey, int] = {}
+        self._failures = Remembered[FileKey, int](_MAX_FAILURES)
 
     def prepare(self, hottest: Dso) -> None:
         """Start the child, which takes a moment, beside what else there is to do; not if it will hardly be needed.
@@ -85,8 +86,6 @@ class KeptLoops(Closing):
             request = {"file": repr(dso.key), "start": extent[0], "size": extent[1]}
             answer = self._client.ask(request, [fd], time.monotonic() + _FUNCTION_SECONDS)
         except WorkerFailed:
-            if len(self._failures) >= _MAX_FAILURES:
-                self._failures.clear()
             self._failures[dso.key] = self._failures.get(dso.key, 0) + 1
             raise
         finally:

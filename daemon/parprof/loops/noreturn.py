@@ -8,6 +8,7 @@ from functools import cached_property
 from parprof.files.elf import ElfFile
 from parprof.loops.imports import slot, slots_of
 from parprof.loops.machinecode import Code, Flow, decode, flow_of, target_of
+from parprof.remembered import Remembered
 
 _NAMES = frozenset(
     (
@@ -35,7 +36,7 @@ class ReturningCalls:
     def __init__(self, elf: ElfFile) -> None:
         """Nothing is read yet."""
         self._elf = elf
-        self._known: dict[int, bool] = {}
+        self._known = Remembered[int, bool](_MAX_REMEMBERED)
         self._steps = 0
 
     def without_return(self, code: Code) -> set[int]:
@@ -59,8 +60,6 @@ class ReturningCalls:
         if target < 0:
             return slot(operands, following) not in self._slots
         if target not in self._known:
-            if len(self._known) >= _MAX_REMEMBERED:
-                self._known.clear()
             self._known[target] = True  # while it is looked at: if it calls itself, that decides nothing
             self._known[target] = target not in self._named and self._returns(target, depth)
         return self._known[target]

@@ -18,6 +18,7 @@ from parprof.cache import DiskCache
 from parprof.errors import TargetError
 from parprof.files.dso import Dso, FileKey
 from parprof.probes.file_facts import FileFacts, ProbedFunction, from_json, function_from_json, rules, to_json
+from parprof.remembered import Remembered
 from parprof.resources import Closing
 from parprof.workers.client import WorkerClient, WorkerFailed
 
@@ -49,7 +50,7 @@ class FactsBook(Closing):
         self._file_seconds = file_seconds
         self._client = _Client()
         self._known: OrderedDict[tuple[FileKey, str], FileFacts] = OrderedDict()
-        self._failures: dict[FileKey, int] = {}
+        self._failures = Remembered[FileKey, int](_KEPT)
         self._thread: ThreadPoolExecutor | None = None
         """The only one that talks to the child."""
         self._coming: dict[tuple[FileKey, str], Future[dict[str, Any]]] = {}
@@ -189,8 +190,6 @@ class FactsBook(Closing):
                 return {}
             return self._client.ask(request, [fd], time.monotonic() + self._file_seconds)
         except WorkerFailed:
-            if len(self._failures) >= _KEPT:
-                self._failures.clear()
             self._failures[key] = self._failures.get(key, 0) + 1
             return {}
         finally:

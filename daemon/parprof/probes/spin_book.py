@@ -15,6 +15,7 @@ from parprof.cache import DiskCache
 from parprof.files.dso import Dso, FileKey
 from parprof.probes.facts_book import BOOK, FactsBook, file_facts
 from parprof.probes.wait_code import Range, lies_in
+from parprof.remembered import Remembered
 from parprof.untrusted import visible
 
 FORMAT = 12
@@ -49,7 +50,7 @@ class SpinBook:
         """Files in which threads have been seen in one of these since `answered` was called."""
         self._others: dict[FileKey, list[Range]] = {}
         """The code of each file that is known to be no such loop: functions without one, and blocks of others."""
-        self._asked: dict[tuple[FileKey, int], None] = {}
+        self._asked = Remembered[tuple[FileKey, int], None](_MAX_KNOWN)
         self._coming: list[tuple[Dso, int, Future[dict[str, Any]]]] = []
 
     def loops(self, dso: Dso) -> list[Range]:
@@ -84,8 +85,6 @@ class SpinBook:
         if loop := next((one for one in beside if one[0] <= vaddr < one[1]), None):
             self._add(dso, loop, beside.pop(loop))
             return
-        if len(self._asked) >= _MAX_KNOWN:
-            self._asked.clear()
         self._asked[question] = None
         future = self._book.ask(dso, {"address": vaddr})
         if future is not None:

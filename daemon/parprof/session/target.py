@@ -54,6 +54,7 @@ from parprof.session.spoken import Spoken
 from parprof.symbols.perfmap import ABSENT, PerfMap
 from parprof.unwind.placing import Placer
 from parprof.values import dataclass
+from parprof.wording import some
 
 _FACTS_PAUSE_S = 0.005
 _PLAN_PAUSE, _LONGEST_PLAN_PAUSE_S = 3.0, 0.5
@@ -62,16 +63,6 @@ _PLAN_PAUSE, _LONGEST_PLAN_PAUSE_S = 3.0, 0.5
 
 _MOST_NAMED = 8
 """Functions in one note."""
-
-
-def _some(names: list[str]) -> str:
-    """The first of them.
-
-    >>> _some(["a", "b"])
-    'a, b'
-    """
-    left = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
 MADE_CODE = Dso(("label", ANONYMOUS), ANONYMOUS, problem="no file")
@@ -320,7 +311,7 @@ class Target:
             )
         if named := self.plan.wait_functions:
             texts.append(
-                f"as --wait-function says, threads wait in {_some(named)}: they count as spinning there"
+                f"as --wait-function says, threads wait in {some(named, _MOST_NAMED)}: they count as spinning there"
             )
         return texts + self._own_cores.remarks()
 
