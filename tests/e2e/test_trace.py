@@ -25,7 +25,7 @@ from truth import Truth
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tests/workloads/build"
-REPEATS = 2
+REPEATS = 8
 UNIT_S = 0.01
 pytestmark = pytest.mark.beside
 in_perfetto = pytest.mark.skipif(

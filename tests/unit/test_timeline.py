@@ -11,10 +11,10 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as official
 from parprof.kernel.trace import ENDED, QUEUES, RUNS, WORKS, ThreadRecord
 from parprof.plans import Edge
 from parprof.timeline import perfetto_pb2
-from parprof.timeline.callpaths import DEEPER, MAX_DEPTH, Stay, call_slices
+from parprof.timeline.callpaths import DEEPER, MAX_DEPTH, Stay, call_slices, until_the_next
 from parprof.timeline.minimum import MinimumTime, minimum_time
 from parprof.timeline.perfetto import TraceWriter
-from parprof.timeline.slices import CounterStep, Slice, end_replaced, n_working, states
+from parprof.timeline.slices import CounterStep, Slice, end_replaced, n_working, runs, states
 from parprof.timeline.sync import Instant, sync_points
 from parprof.timeline.trace import TraceResult
 
@@ -96,6 +96,31 @@ def test_a_call_lasts_from_sample_to_sample_but_not_over_a_gap() -> None:
     deep = call_slices([Stay(0, 10, tuple(map(str, range(MAX_DEPTH + 9))))], 5)
     assert len(deep) == MAX_DEPTH + 1
     assert deep[-1].name == DEEPER
+
+
+@pytest.mark.parametrize(
+    ("changes", "lasts"),
+    [
+        ([(0, ON)], [(1, 5), (1, 5)]),
+        ([(0, ON), (3, SPINS)], [(1, 5), (1, 5)]),
+        ([(0, ON), (3, OFF), (4, ON)], [(1, 2), (1, 2), (4, 5), (4, 5)]),
+        ([(0, ON), (3, ASLEEP), (4, ON)], [(1, 2), (1, 2), (4, 5), (4, 5)]),
+        ([(2, ON)], [(1, 2), (1, 2), (4, 5), (4, 5)]),
+        ([], [(1, 2), (1, 2), (4, 5), (4, 5)]),
+    ],
+)
+def test_where_a_sample_is_late_a_thread_that_kept_its_cpu_was_in_its_calls(
+    changes: list[tuple[int, int]], lasts: list[tuple[int, int]]
+) -> None:
+    """Two samples, of 1 and of 4 ms, a millisecond long each."""
+    stays = [Stay(begin * MS, (begin + 1) * MS, ("main", "f")) for begin in (1, 4)]
+    kept = until_the_next(stays, runs([at(ms, 1, does) for ms, does in changes], 9 * MS), 10 * MS)
+    assert [(one.begin_ns // MS, one.end_ns // MS) for one in call_slices(kept, MS / 2)] == lasts
+
+
+def test_a_sample_does_not_stand_for_just_any_time() -> None:
+    stays = [Stay(0, 1, ("f",)), Stay(10, 11, ("f",)), Stay(21, 22, ("f",))]
+    assert [one.end_ns for one in until_the_next(stays, [(0, 30)], 10)] == [10, 11, 22]
 
 
 def test_what_others_took_is_no_part_of_the_minimum_time() -> None:

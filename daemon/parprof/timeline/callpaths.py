@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from parprof.timeline.slices import Slice
@@ -19,6 +21,28 @@ class Stay(NamedTuple):
     end_ns: int
     path: tuple[str, ...]
     """Names, root first."""
+
+
+def until_the_next(stays: Sequence[Stay], runs: Sequence[tuple[int, int]], most_ns: float) -> list[Stay]:
+    """The same, where a sample lasts until the next that comes late, if the thread kept its CPU all the while.
+
+    A timer is late where the machine is: its hypervisor gave the CPU to another, or a handler took it. The thread
+    ran on, and as far as anybody knows in the same calls. Not for more than ``most_ns``.
+
+    ``stays`` of one thread and ``runs``, the times at which it had a CPU (CLOCK_MONOTONIC), are in the order of time.
+
+    >>> [stay.end_ns for stay in until_the_next([Stay(0, 10, ("f",)), Stay(30, 40, ("f",))], [(0, 50)], 100)]
+    [30, 40]
+    """
+    begins = [begin_ns for begin_ns, _ in runs]
+    kept: list[Stay] = []
+    for stay, following in pairwise(stays):
+        if stay.end_ns < following.begin_ns <= stay.begin_ns + most_ns:
+            run = bisect_right(begins, stay.begin_ns) - 1
+            if run >= 0 and runs[run][1] >= following.begin_ns:
+                stay = stay._replace(end_ns=following.begin_ns)
+        kept.append(stay)
+    return [*kept, *stays[-1:]]
 
 
 def call_slices(stays: Iterable[Stay], gap_ns: float) -> list[Slice]:

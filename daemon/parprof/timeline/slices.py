@@ -73,6 +73,21 @@ def states(records: Sequence[ThreadRecord], end_ns: int) -> list[Slice]:
     return found
 
 
+def runs(records: Sequence[ThreadRecord], end_ns: int) -> list[tuple[int, int]]:
+    """When one thread, of which these are all records, had a CPU, whatever it did there; CLOCK_MONOTONIC.
+
+    >>> runs([ThreadRecord(10, 1, 1, WORKS | RUNS), ThreadRecord(12, 1, 1, RUNS), ThreadRecord(15, 1, 1, 0)], 20)
+    [(10, 15)]
+    """
+    found: list[tuple[int, int]] = []
+    for begin_ns, until_ns, state in states(records, end_ns):
+        if state in (WORKING, SPINNING):
+            if found and found[-1][1] == begin_ns:
+                begin_ns = found.pop()[0]
+            found.append((begin_ns, until_ns))
+    return found
+
+
 def n_working(records: Iterable[ThreadRecord]) -> list[CounterStep]:
     """n_w over time: how many of these threads work, on a CPU or waiting for one.
 

@@ -15,7 +15,7 @@ from parprof.model import SampleKey
 from parprof.profile.addresses import AddressBook
 from parprof.profile.intervals import parts_of
 from parprof.profile.rows import RowMaker
-from parprof.timeline.callpaths import Stay, call_slices
+from parprof.timeline.callpaths import Stay, call_slices, until_the_next
 from parprof.timeline.minimum import MinimumTime, minimum_time
 from parprof.timeline.perfetto import TraceWriter
 from parprof.timeline.slices import (
@@ -26,6 +26,7 @@ from parprof.timeline.slices import (
     by_thread,
     end_replaced,
     n_working,
+    runs,
     states,
 )
 from parprof.timeline.sync import Instant, sync_points
@@ -33,6 +34,8 @@ from parprof.values import dataclass
 
 _BY_EDGES = ("exact", "scheduler")
 """Sources of n_w (`parprof.session.sources.Source`) for which each change of it is told."""
+_MOST_LATE = 10
+"""Periods for which a sample stands at most, where the next came late."""
 _STOPPED = "stopped by parprof"
 _OUTSIDE = frozenset((WaitKind.SLEEP, WaitKind.FILE, WaitKind.FAULT, WaitKind.REQUESTS))
 """Waits that no thread of the program ends, even if one is interrupted by what does."""
@@ -115,6 +118,7 @@ class _Maker:
         self._rows.rows(measured.drain, [part.facts for part in parts_of(measured)])
         self._names = _Names(measured, namer, self.paths)
         self._names.learn(self.records)
+        self.is_blind = measured.kernel.statistics()["ticks"] > 0
         self._shown: dict[SampleKey, tuple[str, ...]] = {}
         self._kinds: dict[TracedThread, dict[int, WaitKind]] = {}
         for path in self.paths:
@@ -162,7 +166,10 @@ class _Maker:
             writer.add_instants(track, instants)
             writer.add_slices(writer.add_track("state", track), self._states(thread, records))
             period_ns = 1e9 / drain.frequency_hz
-            slices = call_slices(stays.get(thread, ()), period_ns / 2)
+            sampled = stays.get(thread, [])
+            if not self.is_blind:
+                sampled = until_the_next(sampled, runs(records, self.end_ns), _MOST_LATE * period_ns)
+            slices = call_slices(sampled, period_ns / 2)
             writer.add_slices(writer.add_track("samples", track), slices)
         return len(threads)
 
@@ -217,9 +224,9 @@ def write_trace(
     writer = TraceWriter()
     threads = maker.fill(writer)
     minimum = maker.minimum()
-    lost, blind = measured.kernel.lost().get("trace_ring", 0), measured.kernel.statistics()["ticks"] > 0
+    lost = measured.kernel.lost().get("trace_ring", 0)
     notes = []
-    if maker.records and not blind:
+    if maker.records and not maker.is_blind:
         took, least = minimum.elapsed_ns / 1e9, minimum.minimum_ns / 1e9
         notes.append(Instant(maker.began_ns, f"minimum time (malony-1987): {least:.6f} s of {took:.6f} s"))
     if log.met:
@@ -228,4 +235,4 @@ def write_trace(
         writer.add_instants(writer.add_track("parprof"), notes)
     cut_ns = writer.write(file, limit_bytes)
     bound = f"{limit_bytes / (1 << 20):g} MiB of file" if cut_ns else log.met
-    return TraceResult(minimum, threads, maker.began_ns, cut_ns or maker.end_ns, bound, lost, blind)
+    return TraceResult(minimum, threads, maker.began_ns, cut_ns or maker.end_ns, bound, lost, maker.is_blind)
