@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,7 @@ import pytest
 from browser import CHROMIUM
 from parprof.exporters import pprof
 from parprof.model import TRACE_MINIMUM
+from reruns import MadeForAll
 from trace_processor import TraceProcessor, trace_processor
 from truth import Truth
 
@@ -55,16 +56,27 @@ class Traced:
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
-    """One program, recorded and loaded once."""
-    folder = tmp_path_factory.mktemp("traced")
-    phases = "serial,skewed,critical,tasks"
-    program = [str(BUILD / "omp_truth.gomp"), phases, "--repeat", str(REPEATS), "--threads", "2"]
-    trace, _ = record(folder, program)
-    profile = folder / "browser"
-    profile.mkdir()
-    with trace_processor(trace.read_bytes(), profile) as perfetto:
-        yield Traced(Truth.read(folder / "log"), perfetto)
+def all_traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeForAll[Traced]]:
+    """One program, recorded and loaded."""
+    with ExitStack() as loaded:
+
+        def trace_it() -> Traced:
+            loaded.close()
+            folder = tmp_path_factory.mktemp("traced")
+            phases = "serial,skewed,critical,tasks"
+            program = [str(BUILD / "omp_truth.gomp"), phases, "--repeat", str(REPEATS), "--threads", "2"]
+            trace, _ = record(folder, program)
+            profile = folder / "browser"
+            profile.mkdir()
+            perfetto = loaded.enter_context(trace_processor(trace.read_bytes(), profile))
+            return Traced(Truth.read(folder / "log"), perfetto)
+
+        yield MadeForAll(trace_it)
+
+
+@pytest.fixture
+def traced(request: pytest.FixtureRequest, all_traced: MadeForAll[Traced]) -> Traced:
+    return all_traced.take(request.node.name)
 
 
 STATES = (

@@ -13,6 +13,7 @@ import pytest
 import profiling
 from parprof.model import PathSample, ThreadState
 from parprof.session.sources import Source
+from reruns import MadeForAll
 
 LIMIT = 0.01
 BUSY_LIMIT = 0.1
@@ -133,10 +134,18 @@ CILK5_PATHS = [command for command in PATHS if command[0] == "cilk5_truth"]
 
 
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
-    runs = profiling.record_each((*STRESS, *PATHS, DEEP, DEEPER), tmp_path_factory.mktemp("paths"))
-    rows, _ = profiling.rows_of(next(iter(runs.values())).session, loops=True)
-    return Paths(runs, rows)
+def all_paths(tmp_path_factory: pytest.TempPathFactory) -> MadeForAll[Paths]:
+    def record() -> Paths:
+        runs = profiling.record_each((*STRESS, *PATHS, DEEP, DEEPER), tmp_path_factory.mktemp("paths"))
+        rows, _ = profiling.rows_of(next(iter(runs.values())).session, loops=True)
+        return Paths(runs, rows)
+
+    return MadeForAll(record)
+
+
+@pytest.fixture
+def paths(request: pytest.FixtureRequest, all_paths: MadeForAll[Paths]) -> Paths:
+    return all_paths.take(request.node.name)
 
 
 @pytest.mark.beside

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from parprof.model import ThreadState
 from parprof.probes import plan, spin_book
 from parprof.probes.wait_functions import SpinRules, WaitFunctions
 from parprof.session import spins
+from reruns import MadeForAll
 
 LIMIT = 0.06
 """A thread's state is that of its last sample: it is out of date for half a period on average, of phases of 40 and
@@ -44,29 +45,19 @@ class Found(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def find_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
-    """One run for all tests; one that is tried again has another."""
-    made: list[Found] = []
-    looked = set[str]()
+def all_find(tmp_path_factory: pytest.TempPathFactory) -> MadeForAll[Found]:
+    def find() -> Found:
+        folder = tmp_path_factory.mktemp("found")
+        with using(spin_book.SpinBook(base=folder / "cache")) as book:
+            return Found(profiling.record("spins_truth", ["flag", "--repeat", "6"], folder / "log"), book)
 
-    def found_for(test: str) -> Found:
-        if not made or test in looked:
-            folder = tmp_path_factory.mktemp("found")
-            with using(spin_book.SpinBook(base=folder / "cache")) as book:
-                made[:] = [
-                    Found(profiling.record("spins_truth", ["flag", "--repeat", "6"], folder / "log"), book)
-                ]
-            looked.clear()
-        looked.add(test)
-        return made[0]
-
-    return found_for
+    return MadeForAll(find)
 
 
 @pytest.fixture
-def found(request: pytest.FixtureRequest, find_once: Callable[[str], Found]) -> Iterator[Found]:
-    """See `find_once`; its book is in use."""
-    one = find_once(request.node.name)
+def found(request: pytest.FixtureRequest, all_find: MadeForAll[Found]) -> Iterator[Found]:
+    """Its book is in use."""
+    one = all_find.take(request.node.name)
     with using(one.book):
         yield one
 

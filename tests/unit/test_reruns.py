@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of many workers do not wait for what is said of each."""
+"""Tests of many workers do not wait for what is said of each; what is run again looks at something new."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+
+from reruns import MadeForAll
 
 TESTS = Path(__file__).resolve().parents[1]
 CONFTEST = """
@@ -34,3 +36,10 @@ def test_a_worker_holds_no_message_back(tmp_path: Path) -> None:
         env={"PYTHONPATH": str(TESTS), "PATH": "/usr/bin:/bin"},
     )
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
+
+
+def test_a_test_that_asks_again_has_another() -> None:
+    numbers = iter(range(9))
+    made = MadeForAll(lambda: next(numbers))
+    asked = ["a", "b", "b", "b", "a", "c", "a"]
+    assert [made.take(test) for test in asked] == [0, 0, 1, 2, 2, 2, 3]
