@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[2] / "daemon/parprof"
 # A folder (or a module that is in none) imports from itself and from the lines above its own.
 LAYERS = (
-    "values",
+    "patterns values",
     "errors halving metrics newfile plans pprof_pb2 remembered resources untrusted wording",
     "model",
     "cache cct http_client workers",

@@ -20,6 +20,7 @@ from parprof.model import (
     AWAITS_THAW,
     AWAITS_TIME,
 )
+from parprof.patterns import regex
 
 _FRAME = "[waits: "
 
@@ -187,35 +188,35 @@ def _awaits_vfork(names: Sequence[str]) -> bool:
 
 _INNERMOST = 12
 """So many frames above the system call are looked at; what a compiler has inlined counts."""
-_LEADING = re.compile(r"\A_+(?:GI_+)?")
+_LEADING = regex(r"\A_+(?:GI_+)?")
 """What the C library's own names of its functions begin with."""
-_OF_TYPE = re.compile(r"\A<([^<>]*)>::")
+_OF_TYPE = regex(r"\A<([^<>]*)>::")
 """How functions of types begin in Rust."""
 _JAVA = r"(?:\S+ )?java\.util\.concurrent\."
 """How its functions begin, as HotSpot names them: the type that they return is before that."""
 _MADE_OF_LOCKS = (
-    (WaitKind.BARRIER, re.compile(rf"Barrier\._?wait\Z|{_JAVA}(?:CyclicBarrier|Phaser)[.$]")),
+    (WaitKind.BARRIER, regex(rf"Barrier\._?wait\Z|{_JAVA}(?:CyclicBarrier|Phaser)[.$]")),
     (
         WaitKind.CONDITION,
-        re.compile(
+        regex(
             r"Condition\.wait(?:_for)?\Z|_?queue_SimpleQueue_get|"
             rf"{_JAVA}(?:(?:CountDownLatch|Semaphore)[.$]|locks\.\w+\.acquireSharedInterruptibly)"
         ),
     ),
-    (WaitKind.THREAD, re.compile(r"Thread\.(?:join|_wait_for_tstate_lock)\Z|ThreadHandle_join")),
+    (WaitKind.THREAD, regex(r"Thread\.(?:join|_wait_for_tstate_lock)\Z|ThreadHandle_join")),
 )
 """In Python and in Java all are made of locks; the outermost frame that is one of these decides."""
 _MADE_OF_OTHERS = (
     (
         WaitKind.BARRIER,
-        re.compile(
+        regex(
             r"(?:gomp|GOMP|kmp|kmpc)_\w*barrier|pthread_barrier_wait|"
             r"(?:.*::)?[Bb]arrier(?:<.*>)?::(?:arrive_and_)?wait\b|std::.*__barrier_phase_t"
         ),
     ),
     (
         WaitKind.LOCK,
-        re.compile(
+        regex(
             r"take_gil|PyThread_acquire_lock|PyMutex_Lock|kmpc?_\w*(?:lock|critical)|ObjectMonitor::\w*[eE]nter|"
             rf"{_JAVA}locks\.(?:AbstractQueued(?:Long)?Synchronizer\.(?:acquire|parkAndCheck)|"
             r"(?:Reentrant|Stamped)\w*Lock(?:\$\w+)?\.(?:\w*[lL]ock|acquire\w*)\()|"
@@ -223,14 +224,14 @@ _MADE_OF_OTHERS = (
             r"\(wrapper [^)]*\) (?:\S*mono_monitor_(?:try_)?enter|System\.Threading\.Monitor:\w*[eE]nter)"
         ),
     ),
-    (WaitKind.SLEEP, re.compile(r"JavaThread::sleep|JVM_Sleep|os::sleep\(")),
-    (WaitKind.THREAD, re.compile(r"(?:.*::)?(?:thread|JoinHandle(?:<.*>)?|JoinInner(?:<.*>)?)::join\b")),
+    (WaitKind.SLEEP, regex(r"JavaThread::sleep|JVM_Sleep|os::sleep\(")),
+    (WaitKind.THREAD, regex(r"(?:.*::)?(?:thread|JoinHandle(?:<.*>)?|JoinInner(?:<.*>)?)::join\b")),
 )  # fmt: skip
 """These wait in functions of the next table in their turn, and decide wherever they are among the innermost frames."""
 _BY_FUNCTION = (
     (
         WaitKind.CONDITION,
-        re.compile(
+        regex(
             r"(?:pthread_cond_\w*wait|cnd_\w*wait|sem_\w*wait|new_sem_wait|GOMP_(?:ordered|doacross)_\w+)|"
             r"(?:.*::)?(?:condition_variable\w*|[Cc]ond[Vv]ar)(?:<.*>)?::wait|"
             r"(?:.*::)?\w*(?:[Ss]emaphore|[Ll]atch)\w*(?:<.*>)?::\w*(?:acquire|wait)|"
@@ -241,11 +242,11 @@ _BY_FUNCTION = (
     ),
     (
         WaitKind.THREAD,
-        re.compile(r"pthread_\w*join|thrd_join"),
+        regex(r"pthread_\w*join|thrd_join"),
     ),
     (
         WaitKind.LOCK,
-        re.compile(
+        regex(
             r"pthread_(?:mutex|rwlock|spin)_\w*lock|lll_\w*lock|mtx_\w*lock|"
             r"(?:GOMP_(?:critical|atomic)\w*_start|omp_set_\w*lock|gomp_mutex_lock)|"
             r"(?:.*::)?(?:\w*(?:[Mm]utex|RwLock)\w*(?:<.*>)?::\w*(?:lock|Lock|read|write)|Once\w*(?:<.*>)?::call)\w*|"
@@ -257,38 +258,38 @@ _BY_FUNCTION = (
 _IN_POLL = (
     (
         WaitKind.LOCK,
-        re.compile(r"(?:ProcSleep|LockAcquire(?:Extended)?|\w*LockTableWait\w*|VirtualXactLock|WaitForLockers\w*)\Z"),
+        regex(r"(?:ProcSleep|LockAcquire(?:Extended)?|\w*LockTableWait\w*|VirtualXactLock|WaitForLockers\w*)\Z"),
     ),
     (
         WaitKind.CONDITION,
-        re.compile(r"(?:ConditionVariable(?:Timed)?Sleep|WaitForParallelWorkersTo\w+|shm_mq_\w+)\Z"),
+        regex(r"(?:ConditionVariable(?:Timed)?Sleep|WaitForParallelWorkersTo\w+|shm_mq_\w+)\Z"),
     ),
-    (WaitKind.SLEEP, re.compile(r"(?:pg_|apr_|time_|py)?(?:[mun]|nano)?sleep\Z")),
+    (WaitKind.SLEEP, regex(r"(?:pg_|apr_|time_|py)?(?:[mun]|nano)?sleep\Z")),
 )  # fmt: skip
 """Functions that wait for none of those events that poll() and its like tell of: processes that have locks in memory
 which they share let each other go on by a signal (PostgreSQL)."""
-_OF_TEAM = re.compile(
+_OF_TEAM = regex(
     r"GOMP_(?:parallel|loop_end|sections_end|single_copy|taskwait|taskgroup_end|teams)|gomp_thread_start|"
     r"kmp_(?:join_call|fork_call|launch_thread|launch_worker)|kmpc_(?:omp_taskwait|end_taskgroup|fork_call)"
 )
 """A thread waits for its team where nothing but the runtime and the C library is inside of one of these."""
-_INSIDE = re.compile(
+_INSIDE = regex(
     r".*\+0x|\[|\Z|futex|syscall|lll_|gomp_|GOMP_|kmp_|kmpc_|pthread_|sem_|new_sem_|start_thread|clone"
 )
 """Their functions, and what has no name."""
-_RUNTIME = re.compile(r"lib(?:gomp|omp|iomp)\S*\+0x|gomp_|kmp_")
+_RUNTIME = regex(r"lib(?:gomp|omp|iomp)\S*\+0x|gomp_|kmp_")
 """Those of OpenMP's runtimes alone."""
-_C_LIBRARY = re.compile(r"futex|syscall|lll_|pthread_|sem_|new_sem_|lib(?:c|pthread)[.-]\S*\+0x")
-_PARKS = re.compile(
+_C_LIBRARY = regex(r"futex|syscall|lll_|pthread_|sem_|new_sem_|lib(?:c|pthread)[.-]\S*\+0x")
+_PARKS = regex(
     r"<*(?:rayon_core::registry::WorkerThread>?::wait_until|tokio::runtime::(?:scheduler|blocking::pool|park)::|"
     r"(?:\w+::)*context::Context>?::wait_until)"
 )
 """Into functions of pools of threads in Rust a condition or a parker is inlined as a rule, and leaves no name; what a
 mutex does to sleep is never."""
-_OF_TBB = re.compile(r"libtbb(?:12)?[._-]\S*\+0x|(?:\S+ )?tbb::")
-_MUTEX_OF_TBB = re.compile(r".*(?:wait_on_address|mutex)")
+_OF_TBB = regex(r"libtbb(?:12)?[._-]\S*\+0x|(?:\S+ )?tbb::")
+_MUTEX_OF_TBB = regex(r".*(?:wait_on_address|mutex)")
 """oneTBB calls the kernel itself: its threads sleep so for work, and for its own mutexes by this function."""
-_STRIPPED_PYTHON = re.compile(r"(?:lib)?python\d\S*\+0x")
+_STRIPPED_PYTHON = regex(r"(?:lib)?python\d\S*\+0x")
 """A stripped interpreter itself waits on a condition for one thing: its lock, the GIL."""
 
 

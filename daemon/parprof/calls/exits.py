@@ -18,6 +18,7 @@ from parprof.files.elf import ElfFile, Symbol
 from parprof.loops.extents import function_at
 from parprof.loops.jumptables import JumpTables
 from parprof.loops.machinecode import Code, CodeError, Flow, read_code
+from parprof.patterns import regex
 from parprof.symbols.names import without_clone_suffixes
 
 MAX_EXITS = 64
@@ -27,19 +28,17 @@ PART = ".part."
 """In the name of a function's rest, whose beginning is inlined into who calls it."""
 ONE_INSTRUCTION = "it is entered and left at one instruction"
 GOROUTINES = "goroutines go on in other threads"
-_STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25", re.DOTALL)
+_STUB = regex(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25", re.DOTALL)
 """The beginning of an entry of a procedure linkage table."""
 _CATCH = "__cxa_begin_catch"
-_RUST_CATCHES = re.compile(
-    "__rust_panic_cleanup$|3std9panicking(?:12catch_unwind|3try)(?:7cleanup|8do_catch)"
-)
+_RUST_CATCHES = regex("__rust_panic_cleanup$|3std9panicking(?:12catch_unwind|3try)(?:7cleanup|8do_catch)")
 """What Rust's `catch_unwind` calls first when a panic has come, by whatever scheme its name is mangled: one of them, or
 each from the one before it. The last is left of a program that is optimised as a whole, ``do_catch`` is of those that
 are not optimised at all."""
 _OCAML_RAISES = frozenset(("caml_raise_exn", "caml_raise_exception"))
 """Return into the frame that catches, with its stack pointer."""
 _LONGJMP = frozenset(("longjmp", "_longjmp", "siglongjmp"))
-_LAST_OF_LONGJMP = re.compile(rb"\x4c\x89\xc4\x4c\x89\xcd\x90?\x3e?\xff\xe2", re.DOTALL)
+_LAST_OF_LONGJMP = regex(rb"\x4c\x89\xc4\x4c\x89\xcd\x90?\x3e?\xff\xe2", re.DOTALL)
 """glibc: ``mov %r8,%rsp; mov %r9,%rbp; jmp *%rdx``: the stack pointer is that of the target at the jump."""
 _SIZE_OF_JUMP = 2
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from parprof.files.disassembler import disassembler
 from parprof.files.elf import EM_X86_64, ET_EXEC, ElfFile, Symbol
 from parprof.files.elf_image import PF_X, PT_LOAD
+from parprof.patterns import regex
 from parprof.probes.cheap_sites import ENDBR64, ProbeSite, cheap_probe_site, turns_at_entry
 from parprof.values import dataclass
 
@@ -30,9 +31,9 @@ MAX_CALLS = 64
 _MAX_CODE = 1 << 26
 _MAX_FUNCTION = 1 << 20
 _CALL, _JUMP, _SHORT_JUMP = 0xE8, 0xE9, 0xEB
-_DIRECT = re.compile(rb"[\xe8\xe9]", re.DOTALL)
-_CONDITIONAL = re.compile(rb"\x0f[\x80-\x8f]", re.DOTALL)
-_ADDRESS_OF = re.compile(rb"\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]", re.DOTALL)
+_DIRECT = regex(rb"[\xe8\xe9]", re.DOTALL)
+_CONDITIONAL = regex(rb"\x0f[\x80-\x8f]", re.DOTALL)
+_ADDRESS_OF = regex(rb"\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]", re.DOTALL)
 _SHORT = frozenset((_SHORT_JUMP, *range(0x70, 0x80), *range(0xE0, 0xE4)))
 _WORD = 8
 _REL32 = struct.Struct("<i")

@@ -6,18 +6,19 @@ import re
 from functools import lru_cache
 
 from parprof.errors import UsageError
+from parprof.patterns import regex
 from parprof.values import dataclass
 
-_LINE = re.compile(r"(?P<file>.*[^:]):(?P<line>\d{1,8})\Z")
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]{1,16}\Z")
-_NAMELESS = re.compile(r"(?P<module>[^/]+)\+(?P<address>0x[0-9a-fA-F]{1,16})\Z")
-_OPERATOR = re.compile(r"\boperator *(?:<=>|<<=?|>>=?|->\*?|[<>]=?|\(\)|\[\])")
-_FORTRAN = re.compile(r"__(\w+?)_MOD_(\w+)")
+_LINE = regex(r"(?P<file>.*[^:]):(?P<line>\d{1,8})\Z")
+_ADDRESS = regex(r"0x[0-9a-fA-F]{1,16}\Z")
+_NAMELESS = regex(r"(?P<module>[^/]+)\+(?P<address>0x[0-9a-fA-F]{1,16})\Z")
+_OPERATOR = regex(r"\boperator *(?:<=>|<<=?|>>=?|->\*?|[<>]=?|\(\)|\[\])")
+_FORTRAN = regex(r"__(\w+?)_MOD_(\w+)")
 """A procedure of a module, as GNU Fortran names it."""
-_OCAML = re.compile(r"caml([A-Z]\w*?)(?:__|\.)([a-z_]\w*?)_\d+", re.ASCII)
+_OCAML = regex(r"caml([A-Z]\w*?)(?:__|\.)([a-z_]\w*?)_\d+", re.ASCII)
 """A function of a module, as compilers of OCaml name it; the number tells those of one name apart."""
 MAX_TEXT = 1 << 12
-_WORD = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z_][A-Za-z0-9_]{2,}|(?<=[*?])[A-Za-z_][A-Za-z0-9_]{2,}")
+_WORD = regex(r"(?<![A-Za-z0-9_])[A-Za-z_][A-Za-z0-9_]{2,}|(?<=[*?])[A-Za-z_][A-Za-z0-9_]{2,}")
 _DEMANGLERS_WORDS = (
     "std allocator basic_string string basic_istream basic_ostream basic_iostream istream ostream iostream char_traits "
     "void wchar_t bool char char8_t char16_t char32_t signed unsigned short int long __int128 float double __float128 "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
+from parprof.patterns import regex
 
-BARRIERS = re.compile(r".*(?:barrier|GOMP_parallel|fork_call|join|taskwait|loop_end|sections_end|single)")
-_RUNTIME_FILES = re.compile(r"\[?lib(?:gomp|omp|iomp|tbb|opencilk|cilk)")
+BARRIERS = regex(r".*(?:barrier|GOMP_parallel|fork_call|join|taskwait|loop_end|sections_end|single)")
+_RUNTIME_FILES = regex(r"\[?lib(?:gomp|omp|iomp|tbb|opencilk|cilk)")
 """How stripped runtimes, and those that are folded to a word, are called."""
 
 

@@ -10,7 +10,6 @@ unequal pieces of it, say, are each other's company.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -18,8 +17,9 @@ from parprof.causes.tickers import ThreadLabel
 from parprof.cct.tree import Procedure
 from parprof.metrics import STOLEN, Metrics
 from parprof.model import Frame, Interval
+from parprof.patterns import regex
 
-_SCHEDULER = re.compile(
+_SCHEDULER = regex(
     r"erts_schedule|runtime\.(?:goexit|mcall|mstart|schedule|findRunnable|findrunnable|sysmon)(?:\.abi0|\d)?"
 )
 """Functions of Go's and of Erlang's, one of which is on the stack of a thread of such a program, at least while it has

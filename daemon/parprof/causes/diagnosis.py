@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from enum import Enum, StrEnum, auto
@@ -14,11 +13,12 @@ from parprof.causes.sites import LossSite
 from parprof.causes.upstream import Sleep
 from parprof.metrics import Metrics
 from parprof.model import Frame, PathSample, ProcessInfo
+from parprof.patterns import regex
 from parprof.values import dataclass
 
-_OPENMP = re.compile(r"(?:mpi\+)?lib(?:gomp|omp|iomp)")
-_MPI = re.compile(r"(?:.*\+)?mpi(?:\+|\Z)")
-_OF_OPENMP = re.compile(
+_OPENMP = regex(r"(?:mpi\+)?lib(?:gomp|omp|iomp)")
+_MPI = regex(r"(?:.*\+)?mpi(?:\+|\Z)")
+_OF_OPENMP = regex(
     r"_*(?:GOMP|gomp|kmpc?)_|.*(?:\._omp_(?:cpy)?fn\.|\.omp_(?:outlined|task))|\[lib(?:gomp|omp)"
 )
 """Names of functions that only a program has which uses it: the runtime's, and outlined ones."""

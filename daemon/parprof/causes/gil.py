@@ -9,7 +9,6 @@ too) is beside the waiting before code of which no thread ever did.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
@@ -17,13 +16,14 @@ from dataclasses import field
 from parprof.causes.ownership import SCRIPT
 from parprof.metrics import IDLENESS, WAIT, WORK, Metrics
 from parprof.model import NOT_LOOKED_AT, SEVERAL_THREADS, Frame, Interval, Origin, PathSample
+from parprof.patterns import regex
 from parprof.values import dataclass
 
 _FEEDS = 0.1
 """Of the time that a thread waits for the lock: one that works for less feeds others."""
-_OF_QUEUES = re.compile(r".*/(?:multiprocessing/\w+|concurrent/futures/process)\.py\Z")
-_GIL = re.compile(r".*\[waits: GIL\]")
-_SCRIPT_LOCK = re.compile(
+_OF_QUEUES = regex(r".*/(?:multiprocessing/\w+|concurrent/futures/process)\.py\Z")
+_GIL = regex(r".*\[waits: GIL\]")
+_SCRIPT_LOCK = regex(
     r"(?:(?:lib)?python[\d.]+(?:so[\d.]*)?\+0x|r?lock_|acquire_|_?PyThread_acquire).*\[waits: lock\]"
 )
 """Of a script's own locks: it calls the interpreter for them, which may have no names."""

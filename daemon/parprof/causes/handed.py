@@ -7,7 +7,6 @@ and of a process that collects what others write, which wait for requests (a sup
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
 
@@ -17,12 +16,13 @@ from parprof.causes.sleepers import BY_ITSELF, ENOUGH, RIVAL, KeepsHouse, place_
 from parprof.causes.tickers import thread_of, tickers
 from parprof.metrics import OUTSIDE, STALL, WAIT
 from parprof.model import PathSample
+from parprof.patterns import regex
 
 _FOR_MORE = frozenset(kind.frame_name for kind in (WaitKind.CONDITION, WaitKind.THREAD, WaitKind.BARRIER))
 """Who waits so waits for something to come from a thread. A lock is held by one that may never let it go."""
-_TIMED = re.compile(r"timed|clockwait")
+_TIMED = regex(r"timed|clockwait")
 """Who waits so may wake up by itself."""
-_FOR_SIGNALS = re.compile(r"(?:\w*_)?(?:sig(?:timed)?wait|sigsuspend|pause\Z|signalfd)")
+_FOR_SIGNALS = regex(r"(?:\w*_)?(?:sig(?:timed)?wait|sigsuspend|pause\Z|signalfd)")
 """Programs that serve nobody have threads that wait for signals, too."""
 _FOR_PIPE = WaitKind.PIPE.frame_name
 _BY_THEMSELVES = BY_ITSELF - {_FOR_PIPE, WaitKind.CHILD.frame_name}

@@ -53,6 +53,7 @@ from parprof.causes.waiting import (
     waits_for_work_ns,
 )
 from parprof.metrics import WAIT
+from parprof.patterns import regex
 
 _SPINS = 0.1
 """Of the work: beside so much spinning, who works alone does not look quite alone."""
@@ -83,14 +84,14 @@ _FINE = 0.05
 """Of the work: where the runtime takes so much, pieces are small."""
 _OFTEN_STARTED = 4
 """Threads, for each core: of so many, each is there for one piece of work."""
-_GIVES = re.compile(r".*(?:send|push|\bput)", re.IGNORECASE)
+_GIVES = regex(r".*(?:send|push|\bput)", re.IGNORECASE)
 _TAKES_MOST = 0.6
 """Of the work at a place: who does so much of it is the one that others wait for, where they give it something."""
 _ALL = 0.75
 """Of a loss."""
 _NAMED = 0.25
 """Of the overhead."""
-_CREATE = re.compile(r"_*(?:GI_+|libc_)*(?:pthread_create|thrd_create|v?fork\b|posix_spawn|clone)")
+_CREATE = regex(r"_*(?:GI_+|libc_)*(?:pthread_create|thrd_create|v?fork\b|posix_spawn|clone)")
 
 
 def _creation(site: LossSite, setting: Setting) -> Diagnosis | None:
@@ -162,7 +163,7 @@ def _is_half_overhead(site: LossSite, setting: Setting) -> bool:
     return setting.is_openmp and not setting.is_mpi and metrics.overhead_ns >= 0.5 * metrics.work_ns > 0
 
 
-_MESSAGES = re.compile(r"P?MPI_|p?mpi_[a-z]\w*_\Z")
+_MESSAGES = regex(r"P?MPI_|p?mpi_[a-z]\w*_\Z")
 _TOO_MUCH_SENT = (
     "on sending and receiving messages",
     "fewer and smaller messages (what many processes need once a step, in one), or such that are under way beside the "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from parprof.causes.barriers import BARRIERS
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.machine import is_busy
@@ -30,9 +28,10 @@ from parprof.causes.waiting import (
     waits_of,
 )
 from parprof.metrics import WAIT
+from parprof.patterns import regex
 
-_ORDERED = re.compile(r".*ordered")
-_DOACROSS = re.compile(r".*doacross")
+_ORDERED = regex(r".*ordered")
+_DOACROSS = regex(r".*doacross")
 _LONGEST = 60
 """A longer name of a function, as that of a template, tells a reader nothing."""
 _FOR_THAT_LOCK = 0.6
@@ -43,9 +42,9 @@ _LEAST_TAKEN, _TAKEN = 5, 0.005
 """Samples, and of all samples: a lock that is taken so often is what routines wait for that work one at a time."""
 _GIL_REMEDY = "use processes (multiprocessing, concurrent.futures), or a library that gives the lock away"
 _MASTER_LOCK_REMEDY = "use processes (Unix.fork), or the domains of OCaml 5"
-_MASTER_LOCK = re.compile(r"caml_(?!ml_mutex|mutex).*\[waits: lock\]")
+_MASTER_LOCK = regex(r"caml_(?!ml_mutex|mutex).*\[waits: lock\]")
 """Wherever threads of OCaml 4 give way to each other; its functions for mutexes are others."""
-_NAMELESS = re.compile(r"\[(?:lib)|.*\+0x")
+_NAMELESS = regex(r"\[(?:lib)|.*\+0x")
 """Functions of stripped runtimes: in the middle of a region threads wait there for locks, seldom for anything else."""
 
 

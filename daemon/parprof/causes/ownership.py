@@ -7,13 +7,13 @@ distribution often has some where the program has none.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 
 from parprof.files.dso import ANONYMOUS
 from parprof.model import Frame
+from parprof.patterns import regex
 
 SCRIPT = "python"
 """The module of frames of Python code."""
@@ -30,24 +30,24 @@ class Owner(IntEnum):
     """What every program has below it: C library, loader, runtimes of languages and of threads, the kernel."""
 
 
-_SYSTEM_MODULES = re.compile(
+_SYSTEM_MODULES = regex(
     r"\[|linux-vdso|ld[-.]|(?:lib(?:c|m|dl|rt|pthread|util|stdc\+\+|c\+\+|c\+\+abi|gcc_s|unwind|gfortran|quadmath|flang\w*|"
     r"gomp|omp|iomp5|omp5|tbb|tbbmalloc|opencilk|cilkrts|cilk|jemalloc|tcmalloc|mimalloc|jvm|jli|jimage|java|verify|node|ruby|julia|R|mono\w*|coreclr|clrjit)(?!\w)"
     r"|lib(?:python|std-)\S*)[-.\d]*"
 )
 """Match the base names of files."""
-_MPI = re.compile(
+_MPI = regex(
     r"lib(?:mpi(?:ch)?(?:_\w+|f\d*|fort|cxx)*|open-(?:pal|rte)|prrte|pmix|uc[mpst](?:_\w+)?|psm2?|infinipath|fabric)\.so|"
     r"(?:pmix_|lib)?mca_\w+\.so|(?:mpi(?:run|exec)|hydra_|ort(?:erun|ed)|prte|prun)[\w.]*\Z"
 )
 """Its libraries, and the programs that start processes for it."""
-_INTERPRETERS = re.compile(
+_INTERPRETERS = regex(
     r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua(?:jit)?|tcl(?:sh)?|guile|[gm]?awk|R|beam\.smp|mono(?:-sgen|-boehm)?)"
     r"-?[\d.]*(?:\.so\S*)?\Z"
 )
-_OF_PERL = re.compile(r"(?:threads|shared)\.so\Z")
+_OF_PERL = regex(r"(?:threads|shared)\.so\Z")
 """What it runs programs by in threads: its only modules with common names that others' code is below."""
-_SYSTEM_NAMES = re.compile(
+_SYSTEM_NAMES = regex(
     r"std::|__gnu_cxx::|__cxxabiv1::|core::|alloc::|<(?:core|alloc|std)::|_ZN?K?(?:St|4core|3std|5alloc|9__gnu_cxx)|"
     r"_R(?:(?!Cs\w+?_\d).)*Cs[0-9A-Za-z]+_(?:3std|4core|5alloc)|rust_begin|__rust|runtime\.|"
     r"_*(?:GOMP|GOACC|gomp|goacc|kmpc?|libc|pthread|GI|dl|tls|run_exit|IO|nptl|gfortran|cxa|libc_start)_|_start\Z|"
@@ -57,25 +57,25 @@ _SYSTEM_NAMES = re.compile(
     r"fpc_|FPC_|"
     r"(?:x_)?_?cgo_|runtime/cgo|crosscall|threadentry\Z"
 )
-_SYSTEM_SOURCES = re.compile(
+_SYSTEM_SOURCES = regex(
     r"<frozen|node:|/rustc/|.*/library/(?:std|core|alloc)/src/|/usr/(?:include|lib/gcc|lib/llvm)|.*/include/c\+\+/|"
     r".*/lib/python\d[\d.]*/(?!site-packages|dist-packages)|.*/lib/go[^/]*/src/runtime|.*/go/src/runtime"
 )
-_GO_LIBRARY = re.compile(
+_GO_LIBRARY = regex(
     r".*/go[^/]*/src/(?:archive|bufio|bytes|cmp|compress|container|context|crypto|database|debug|embed|encoding|errors|"
     r"expvar|flag|fmt|go|hash|html|image|index|internal|io|iter|log|maps|math|mime|net|os|path|plugin|reflect|regexp|"
     r"slices|sort|strconv|strings|structs|sync|syscall|testing|text|time|unicode|unique|unsafe|vendor|weak)(?:/|\Z)"
 )
 """Its own packages: a program's may lie beside them, in a workspace that is called go, too."""
-_LIBRARY_SOURCES = re.compile(
+_LIBRARY_SOURCES = regex(
     r".*/(?:site|dist)-packages/|.*/\.?cargo/registry/|.*/node_modules/|.*/go/pkg/mod/|.*/vendor/[^/]+/"
 )
-_LIBRARY_NAMES = re.compile(
+_LIBRARY_NAMES = regex(
     r"(?:_ZN\d+)?<?(?:rayon|rayon_core|crossbeam_\w+|tokio|futures_\w+|async_std|smol|parking_lot\w*|lock_api)(?:::|\d+\w)|"
     r"tbb::|boost::(?:asio|thread|detail)|folly::|absl::|Eigen::"
 )
 """Of what runs the program's work on threads, and has no file where there is no line information."""
-_LOOPS = re.compile(
+_LOOPS = regex(
     r"(?:uv_run|ev_run|event_base_(?:loop|dispatch)|event_(?:loop|dispatch)|g_main_(?:loop|context)_|g_application_run|"
     r"gtk_main|sd_event_(?:loop|run)|pa_mainloop_|glutMainLoop|Fl::run|wxEntry|Q(?:Core|Gui)?Application::exec|QEventLoop::|"
     r"QMetaObject::activate|boost::asio::(?:detail::)?\w*(?:io_context|scheduler)\w*::run|"
@@ -84,9 +84,9 @@ _LOOPS = re.compile(
 """Functions of libraries that run a program from then on; and of languages (Rust, D), by which main does."""
 _OF_ONE_PROJECT = 2
 """So many folders have two files of one project in common, from the root on, as ``/home/me``."""
-_EXTENSION = re.compile(r"(\w+)\.(?:cpython|pypy)-\S+\.so")
-_SYSTEM_FOLDERS = re.compile(r"/(?:usr/|build/|lib|opt/|nix/|snap/|gnu/store/)|.*/(?:site|dist)-packages/")
-_COMPILED_SYSTEM = re.compile(
+_EXTENSION = regex(r"(\w+)\.(?:cpython|pypy)-\S+\.so")
+_SYSTEM_FOLDERS = regex(r"/(?:usr/|build/|lib|opt/|nix/|snap/|gnu/store/)|.*/(?:site|dist)-packages/")
+_COMPILED_SYSTEM = regex(
     r"\[|py::|(?:Builtin|BytecodeHandler|Stub|RegExp|Handler):|(?:\S+ )?node:internal|"
     r"(?:\S+ )?[\w.$]*\$\$Lambda\b|"
     r"Interpreter\Z|StubRoutines\b|I2C/C2I |\w+Blob\Z|[vi]table |\w+[ _]stub\b|Signature Handler|"
@@ -98,13 +98,13 @@ _COMPILED_SYSTEM = re.compile(
 )
 """Names of code that was compiled at run time and is no program's: V8's and HotSpot's own, the libraries of Java, of
 Erlang and of .NET, and what CPython puts before each of its functions for perf."""
-_SENT = re.compile(r"<(?:dynamic-code|ipython-input)")
+_SENT = regex(r"<(?:dynamic-code|ipython-input)")
 """Files, as cloudpickle and IPython call them, of the program's functions that came from another process (dask, ray,
 joblib, Spark) or from a cell."""
-_NAMELESS = re.compile(r".*\+0x[0-9a-f]+")
+_NAMELESS = regex(r".*\+0x[0-9a-f]+")
 _MANY_NAMED = 0.25
 """For each function without a name so many with one: else it is no good part of them."""
-_ADDRESS = re.compile(r"0x[0-9a-f]+\Z|\[")
+_ADDRESS = regex(r"0x[0-9a-f]+\Z|\[")
 
 
 def script_folders(frames: Iterable[Frame]) -> frozenset[str] | None:

@@ -3,18 +3,18 @@ called. Which frames of call paths are such, and what is imported or compiled.""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from parprof.causes.ownership import SCRIPT
 from parprof.files.dso import ANONYMOUS
 from parprof.model import Frame, Path
+from parprof.patterns import regex
 
-_COMPILERS = ((re.compile(r".*/(?:site|dist)-packages/numba/core/(?:dispatcher|compiler)\w*\.py"), "numba"),)
+_COMPILERS = ((regex(r".*/(?:site|dist)-packages/numba/core/(?:dispatcher|compiler)\w*\.py"), "numba"),)
 """By the files of their Python code: what compiles functions of a script as they are called."""
-_IMPORT_SYSTEM = re.compile(r"<frozen (?:importlib|zipimport)|.*/importlib/")
-_LOADS = re.compile(r"_*(?:GI_+)?(?:libc_)?dlm?open|_*dl_open(?:_worker\w*)?")
-_INSTALLED = re.compile(r".*/(?:(?:site|dist)-packages|python\d\.\d+)/")
+_IMPORT_SYSTEM = regex(r"<frozen (?:importlib|zipimport)|.*/importlib/")
+_LOADS = regex(r"_*(?:GI_+)?(?:libc_)?dlm?open|_*dl_open(?:_worker\w*)?")
+_INSTALLED = regex(r".*/(?:(?:site|dist)-packages|python\d\.\d+)/")
 """Folders of modules: below these their packages are theirs, not where a program happens to lie."""
 
 

@@ -7,7 +7,6 @@ and makes them when it is asked.
 
 from __future__ import annotations
 
-import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
@@ -18,26 +17,27 @@ from parprof.causes.ownership import SCRIPT, Owner, Ownership, is_of_stripped, r
 from parprof.causes.preparing import loaded, prepared
 from parprof.cct.tree import Procedure
 from parprof.model import Frame, Path
+from parprof.patterns import regex
 from parprof.values import dataclass
 
-_BEGINS = re.compile(r"(?:std::|_\w*)?(?:sys.*)?__rust_begin_short_backtrace")
+_BEGINS = regex(r"(?:std::|_\w*)?(?:sys.*)?__rust_begin_short_backtrace")
 """By which Rust marks where its own functions end, at the root of a thread, and a program's begin, if these have
 frames."""
-_NO_THREAD = re.compile(r"\[|_?main\Z|MAIN__|_start\Z|<module>|runtime\.")
+_NO_THREAD = regex(r"\[|_?main\Z|MAIN__|_start\Z|<module>|runtime\.")
 """Where paths begin that are of no thread's function: the program's entry, or a stack that was cut short."""
 _LAUNCHER = "JavaMain"
 """By which a program's main function is run in a thread of its own that nothing of the program's starts: Java's, for
 the sake of its stack."""
 _PLUMBING = 4
 """Frames at most by which a thread begins before its function."""
-_PART = re.compile(
+_PART = regex(
     r"(.+?)(?:\._omp_(?:cpy)?fn\.\d+|\.omp_outlined\S*|\.(?:(?:constprop|isra|part)\.\d|(?:cold|lto_priv)\b)\S*)+"
 )
 """Names of what compilers make of a part of a function, or of a copy of it."""
 
-_OF_TEAM = re.compile(r"(?:.*/)?lib(?:gomp|omp|iomp)")
+_OF_TEAM = regex(r"(?:.*/)?lib(?:gomp|omp|iomp)")
 """Files of OpenMP's runtimes: what a team runs is a piece of the function that has it run."""
-_CREATION = re.compile(r"_*(?:GI_+)?(?:pthread_create\w*|thrd_create|PyThread_start_new_thread)")
+_CREATION = regex(r"_*(?:GI_+)?(?:pthread_create\w*|thrd_create|PyThread_start_new_thread)")
 
 
 class RouteStep(NamedTuple):

@@ -8,7 +8,6 @@ together.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
@@ -17,6 +16,7 @@ from parprof.causes.evidence import Evidence, Place, Tally
 from parprof.causes.tickers import ThreadLabel
 from parprof.cct.tree import Procedure
 from parprof.metrics import STOLEN, Metrics
+from parprof.patterns import regex
 from parprof.values import dataclass
 
 _FLOOR_SHARE = 0.005
@@ -54,11 +54,11 @@ _SINGLE = 0.95
 _IN_REGION = 0.3
 """Of the work at a place, from which on it is in a parallel region."""
 
-_PLUMBING = re.compile(
+_PLUMBING = regex(
     r".*(?:lambda|\{closure|closure\$|operator\(\)|_FUN\b|_M_invoke|_M_run|call_once|__invoke|<(?:lambda|genexpr|\w+comp)>)"
 )
 """Functions without a name that says anything."""
-_COMPREHENSION = re.compile(r"(?:\A|\.)<(?:list|dict|set)comp>\Z")
+_COMPREHENSION = regex(r"(?:\A|\.)<(?:list|dict|set)comp>\Z")
 """No functions from Python 3.12 on."""
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from parprof.attribution.effort import lost_ns
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.barriers import is_barrier
@@ -16,18 +14,19 @@ from parprof.causes.sites import LossSite, mostly_spins, unused_ns
 from parprof.causes.upstream import writer
 from parprof.causes.waiting import is_lock
 from parprof.metrics import STALL, Metrics
+from parprof.patterns import regex
 
 _AWAY = 0.5
 """Of a stall at a barrier: where threads were without a core for so long, the last of the team was late for that."""
 _OTHERS_REMEDY = "who is waited for does nothing, either: see what that one waits for"
 _STALL_REMEDY = "let it happen beside the computation: read ahead, write behind, or in a thread of its own"
-_LEADING_UNDERSCORES = re.compile(r"\A_+(?:GI_+)?(?:libc_)?")
-_WAIT = re.compile(r"(.*?) ?\[waits: ([\w ]+)\]\Z")
+_LEADING_UNDERSCORES = regex(r"\A_+(?:GI_+)?(?:libc_)?")
+_WAIT = regex(r"(.*?) ?\[waits: ([\w ]+)\]\Z")
 _CALLS_THAT_WAIT = (
-    (re.compile(r"(?:clock_)?(?:nano|u)?sleep"), "sleep"),
-    (re.compile(r"(?:do_)?wait(?:4|3|pid|id)?\Z"), "child"),
-    (re.compile(r"(?:new_)?sem_|pthread_(?:cond|barrier)|futex|lll_"), "lock"),
-    (re.compile(r"pthread_join|thrd_join"), "thread"),
+    (regex(r"(?:clock_)?(?:nano|u)?sleep"), "sleep"),
+    (regex(r"(?:do_)?wait(?:4|3|pid|id)?\Z"), "child"),
+    (regex(r"(?:new_)?sem_|pthread_(?:cond|barrier)|futex|lll_"), "lock"),
+    (regex(r"pthread_join|thrd_join"), "thread"),
 )
 """Where the kind of a wait is not known: what the call does."""
 _DEADLOCK, _LOCKED = WaitKind.DEADLOCK.value, WaitKind.LOCKED.value
@@ -57,21 +56,21 @@ _WAITS = {
     "network": ("for the network", "have several requests under way at once, or ask ahead of time"),
 }
 """By kind of wait: what is waited for, in words, and what to do about it."""
-_POLLS = re.compile(r"p?poll|p?select|epoll_")
+_POLLS = regex(r"p?poll|p?select|epoll_")
 _LOCK_OF_PROCESSES = (
     "for a lock that another process has",
     "have that one let it go sooner, by shorter transactions and nothing slow within them, or let them want other rows",
 )
 """Processes wait so for each other's locks (`parprof.attribution.waiting.polled_kind`): those of a database."""
-_TIMED = re.compile(r"timed|clock")
+_TIMED = regex(r"timed|clock")
 _TIMED_REMEDY = (
     "where it looks again after a time, let it be told when there is something to do; else see what that "
     "thread waits for"
 )
 """Calls that wait for either: nobody sees which of the two it was."""
-_MPI_STARTS = re.compile(r"(?i)(?:p?mpi|ompi(?:_mpi)?|gfortran_caf)_(?:init|finali[sz]e)")
+_MPI_STARTS = regex(r"(?i)(?:p?mpi|ompi(?:_mpi)?|gfortran_caf)_(?:init|finali[sz]e)")
 _MPI_STARTS_REMEDY = "that is once a run: measure a longer one"
-_CALL = re.compile(r"[a-z]\w{,23}")
+_CALL = regex(r"[a-z]\w{,23}")
 """A name as calls of the C library have them; others are left out of the sentence."""
 _MUCH_SPUN = 0.5
 """Of a stall."""

@@ -4,7 +4,6 @@ can change none of their functions, but what each has to do, and when it begins.
 from __future__ import annotations
 
 import os
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from parprof.causes.ownership import is_of_stripped
 from parprof.causes.processes import in_turn, metrics_of_processes, name_of
 from parprof.causes.shares import MOSTLY
 from parprof.causes.sites import LossSite, alone, workers
+from parprof.patterns import regex
 from parprof.values import dataclass
 
 _ITS_OWN = 0.9
@@ -25,7 +25,7 @@ _STANDS_OUT = 0.6
 """Of what a process loses by itself: a function with so much of it is worth its name."""
 _COMM = 15
 """Characters of a process's name."""
-_A_FILE = re.compile(r"[^-].*\w\.(?!so\b)[A-Za-z]\w{0,4}")
+_A_FILE = regex(r"[^-].*\w\.(?!so\b)[A-Za-z]\w{0,4}")
 _REMEDY = (
     "begin it before others, divide what it does, or see whether it takes a number of threads (-j, -t, -T)"
 )

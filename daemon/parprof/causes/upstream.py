@@ -7,7 +7,6 @@ time, a file, the network), it is told beside the wait, however little work it d
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
@@ -15,6 +14,7 @@ from parprof.attribution.waiting import WaitKind
 from parprof.causes.routes import Route
 from parprof.causes.tickers import ThreadLabel
 from parprof.metrics import WAIT, Metrics
+from parprof.patterns import regex
 from parprof.values import dataclass
 
 _BY_ITSELF = tuple(
@@ -25,7 +25,7 @@ _ENOUGH = 0.7
 may sleep beside others' work."""
 _RIVAL = 0.3
 """Another one that slept for so much of it may as well have been the one."""
-_NAMELESS = re.compile(r".*\+0x|\[|_?main\Z|\Z")
+_NAMELESS = regex(r".*\+0x|\[|_?main\Z|\Z")
 
 
 @dataclass(frozen=True, slots=True)

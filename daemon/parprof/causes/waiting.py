@@ -13,11 +13,12 @@ from parprof.causes.sites import LossSite
 from parprof.causes.tickers import ThreadId, thread_of
 from parprof.metrics import STALL, WAIT
 from parprof.model import PathSample
+from parprof.patterns import regex
 
 _OF_FILES = r"(?:flock|fcntl\d*|lockf\d*|sem(?:timed)?op)\b.*\[waits: lock\]"
 """By which processes keep each other out."""
-_OF_A_FILE = re.compile(rf".*{_OF_FILES}")
-_LOCKS = re.compile(
+_OF_A_FILE = regex(rf".*{_OF_FILES}")
+_LOCKS = regex(
     rf".*(?:{_OF_FILES}|critical|mutex|(?:set|test|nest)_lock|lll_|futex|_lock(?:_wait|_slow|_contended)?(?:@|\Z)|rwlock|spin_lock|"
     r"atomic_start|take_gil|acquire_lock|sem_(?:wait|clockwait)|ordered|doacross|monitor_?(?:try_)?enter|"
     r"complete_monitor_locking|"
@@ -25,24 +26,22 @@ _LOCKS = re.compile(
     r"java\.util\.concurrent\.locks\..*\[waits: lock\])",
     re.IGNORECASE,
 )
-_EXCLUSIVE = re.compile(
+_EXCLUSIVE = regex(
     rf".*(?:{_OF_FILES}|critical|mutex|(?:set|nest)_lock|lll_lock|rwlock|spin_lock|atomic_start|"
     r"monitor_?(?:try_)?enter|complete_monitor_locking|"
     r"Threading\.Monitor:\w*enter)",
     re.IGNORECASE,
 )
-_LETS_GO = re.compile(
+_LETS_GO = regex(
     r".*(?:unlock|unset_lock|end_critical|critical_end|release|monitor_?exit|::~\w*(?:lock|guard))",
     re.IGNORECASE,
 )
-_ARRIVAL = re.compile(
+_ARRIVAL = regex(
     r".*(?:pthread_cond|condition_variable|condvar|cnd_|semaphore|barrier|join|latch|future|promise|mpsc|channel)",
     re.IGNORECASE,
 )
-_QUEUE = re.compile(
-    r".*(?:pthread_cond|condition_variable|condvar|cnd_|sem_|mpsc|channel|queue)", re.IGNORECASE
-)
-_FOR_TASKS = re.compile(r".*(?:GOMP_task(?:wait|group_end)|kmpc_(?:omp_taskwait|end_taskgroup))")
+_QUEUE = regex(r".*(?:pthread_cond|condition_variable|condvar|cnd_|sem_|mpsc|channel|queue)", re.IGNORECASE)
+_FOR_TASKS = regex(r".*(?:GOMP_task(?:wait|group_end)|kmpc_(?:omp_taskwait|end_taskgroup))")
 _FOR_ARRIVAL = tuple(kind.frame_name for kind in (WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD))
 _AT_BARRIER = WaitKind.BARRIER.frame_name
 _SERVES = 0.01
@@ -55,7 +54,7 @@ _WAITING = 0.1
 _FOR_EACH = 0.5
 """Of their work: who waits for threads one by one sleeps for most of it."""
 _FOR_REQUESTS = WaitKind.REQUESTS.frame_name
-_FOR_OTHERS = re.compile(
+_FOR_OTHERS = regex(
     rf"(?!.*\[waits: (?!(?:{'|'.join(kind.value for kind in WaitKind if kind.is_for_threads)})\])).*"
 )
 """Not asleep for a time, a file or the like: that is nobody's turn."""

@@ -15,6 +15,7 @@ from parprof.attribution.concurrency import RANGES, range_name
 from parprof.errors import ProfileFormatError
 from parprof.metrics import IDLENESS
 from parprof.model import Accounting, ProcessInfo, Profile
+from parprof.patterns import regex
 
 SCHEMA = 1
 
@@ -46,10 +47,10 @@ OWN_LABELS = frozenset({"pid", "comm", "thread", "runtime", "overhead", PHYSICAL
 LOOP_SYSTEM_NAME = "parprof:loop"
 """``system_name`` of the functions that stand for loops, where these are frames (``--loops``, and files of before)."""
 
-_UNSAFE = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_UNSAFE_IN_KEY = re.compile("[:\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_ESCAPE = re.compile(r"\\(\\|u[0-9a-f]{4})")
-_LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]{0,63}")
+_UNSAFE = regex("[\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_UNSAFE_IN_KEY = regex("[:\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ESCAPE = regex(r"\\(\\|u[0-9a-f]{4})")
+_LABEL_NAME = regex("[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 _MAX_INT = 2**63 - 1
 _TERMS = ("cores", "elapsed_s", "work_s", "ready_s", "stolen_s", "idleness_s", "stall_s")
 

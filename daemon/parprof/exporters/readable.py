@@ -13,7 +13,6 @@ What is left out of a path is its caller's; but calls of a function that is not 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -23,24 +22,25 @@ from parprof.causes.ownership import SCRIPT, Owner, Ownership, is_of_interpreter
 from parprof.causes.preparing import compiler, imported, is_import, is_made, module_name
 from parprof.metrics import ACTIVATIONS
 from parprof.model import Frame, Path, PathSample, Profile
+from parprof.patterns import regex
 from parprof.values import dataclass
 
 _KERNEL = "[kernel]"
-_CALL = re.compile(r"(?:__(?:x64|ia32|arm64|se|do)_(?:compat_)?sys_|ksys_|__sys_)(\w+)")
+_CALL = regex(r"(?:__(?:x64|ia32|arm64|se|do)_(?:compat_)?sys_|ksys_|__sys_)(\w+)")
 _EVENTS = (
-    (re.compile(r".*page_fault|do_user_addr_fault"), "page fault"),
-    (re.compile(r"(?:a?sm_)?sysvec|.*interrupt|irq_|.*softirq"), "interrupt"),
-    (re.compile(r"io_sq_thread"), "polls for io_uring"),
-    (re.compile(r"io_wq_worker"), "io_uring"),
-    (re.compile(r"ret_from_fork|schedule_tail"), "thread start"),
-    (re.compile(r"vm_mmap_pgoff"), "mmap"),
-    (re.compile(r"exit_to_user_mode|syscall_exit"), "return to the program"),
+    (regex(r".*page_fault|do_user_addr_fault"), "page fault"),
+    (regex(r"(?:a?sm_)?sysvec|.*interrupt|irq_|.*softirq"), "interrupt"),
+    (regex(r"io_sq_thread"), "polls for io_uring"),
+    (regex(r"io_wq_worker"), "io_uring"),
+    (regex(r"ret_from_fork|schedule_tail"), "thread start"),
+    (regex(r"vm_mmap_pgoff"), "mmap"),
+    (regex(r"exit_to_user_mode|syscall_exit"), "return to the program"),
 )
-_INTERPRETER = re.compile(r"(?:lib)?python\d[\d.]*(?:\.so\S*)?\Z")
-_LAMBDA = re.compile(r"\{lambda\(.*?\)#(\d+)\}")
-_CALL_OPERATOR = re.compile(r"(lambda#\d+)(?:::operator\(\)(?:\(.*\))?(?: const)?)")
-_RUST_CLOSURE = re.compile(r"\{\{closure\}\}|\$u7b\$\$u7b\$closure\$u7d\$\$u7d\$|\{closure(#\d+)\}")
-_FORTRAN = re.compile(r"__(\w+?)_MOD_(\w+)")
+_INTERPRETER = regex(r"(?:lib)?python\d[\d.]*(?:\.so\S*)?\Z")
+_LAMBDA = regex(r"\{lambda\(.*?\)#(\d+)\}")
+_CALL_OPERATOR = regex(r"(lambda#\d+)(?:::operator\(\)(?:\(.*\))?(?: const)?)")
+_RUST_CLOSURE = regex(r"\{\{closure\}\}|\$u7b\$\$u7b\$closure\$u7d\$\$u7d\$|\{closure(#\d+)\}")
+_FORTRAN = regex(r"__(\w+?)_MOD_(\w+)")
 
 
 def readable(profile: Profile) -> Profile:

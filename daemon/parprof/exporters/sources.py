@@ -18,6 +18,7 @@ from parprof.attribution import Effort
 from parprof.causes.ownership import Owner, Ownership
 from parprof.metrics import Metrics, add_to
 from parprof.model import Frame, PathSample, Profile
+from parprof.patterns import regex
 from parprof.untrusted import visible
 from parprof.values import dataclass
 
@@ -32,12 +33,12 @@ MAX_LINE = 400
 _AROUND = 40
 """Lines that are shown before and after one that was sampled."""
 
-_SOURCES = re.compile(
+_SOURCES = regex(
     r".*\.(?:c|cc|cpp|cxx|c\+\+|cu|h|hh|hpp|hxx|inc|ipp|tcc|m|mm|f|for|f77|f90|f95|f03|f08|py|pyx|pxd|rs|go|java|"
     r"kt|scala|js|mjs|ts|rb|jl|lua|pl|php|d|zig|nim|swift|cs|s|y|l|ll|cilk)",
     re.IGNORECASE,
 )
-_LOOP = re.compile(r"loop at .*:(\d+)(?:-(\d+))?")
+_LOOP = regex(r"loop at .*:(\d+)(?:-(\d+))?")
 
 
 @dataclass(slots=True)

@@ -6,16 +6,16 @@ All names are base names, as a load map or a frame's module has them.
 
 from __future__ import annotations
 
-import re
+from parprof.patterns import regex
 
-_LIBC = re.compile(r"libc[.-]|libpthread[.-]|ld-musl")
+_LIBC = regex(r"libc[.-]|libpthread[.-]|ld-musl")
 """``libc.so.6``, ``libc-2.31.so``, ``libpthread.so.0``; ``ld-musl-x86_64.so.1``, ``libc.musl-x86_64.so.1``."""
-_MUSL = re.compile(r"ld-musl|libc\.so\Z")
+_MUSL = regex(r"ld-musl|libc\.so\Z")
 """``ld-musl-x86_64.so.1``, which in Debian is another name of ``libc.so``."""
-_LOADER = re.compile(rf"ld-linux|ld-\d|ld\.so|{_MUSL.pattern}")
+_LOADER = regex(rf"ld-linux|ld-\d|ld\.so|{_MUSL.pattern}")
 """``ld-linux-x86-64.so.2``, ``ld-2.31.so``; and musl's."""
-_BESIDE = re.compile(r"librt[.-]|linux-vdso|\[vdso\]")
-_MATHEMATICS = re.compile(r"libm[.-]")
+_BESIDE = regex(r"librt[.-]|linux-vdso|\[vdso\]")
+_MATHEMATICS = regex(r"libm[.-]")
 
 
 def is_libc(name: str) -> bool:

@@ -7,13 +7,14 @@ system whose process is stuck keep everybody who asks for a file waiting, beyond
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections import OrderedDict
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
+
+from parprof.patterns import regex
 
 _MAX_MOUNTS, _MAX_BYTES = 1 << 14, 1 << 22
 _MAX_TABLES = 256
@@ -22,7 +23,7 @@ _FRESH_SECONDS = 1.0
 _IN_MEMORY = frozenset((b"tmpfs", b"ramfs", b"rootfs", b"devtmpfs", b"hugetlbfs"))
 _ON_DEVICES = frozenset((b"btrfs", b"bcachefs", b"zfs", b"overlay"))
 """Without a block device of their own as their device number. Overlays are, nearly always, over local ones."""
-_ESCAPE = re.compile(rb"\\([0-7]{3})")
+_ESCAPE = regex(rb"\\([0-7]{3})")
 
 
 class Mount(NamedTuple):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-_INSIDE = re.compile(r"^NSpid:.*?(\d+)$", re.MULTILINE)
+from parprof.patterns import regex
+
+_INSIDE = regex(r"^NSpid:.*?(\d+)$", re.MULTILINE)
 
 
 def number_inside(status: str) -> int | None:

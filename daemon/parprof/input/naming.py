@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -12,13 +11,14 @@ from parprof.files.dso_cache import DsoCache
 from parprof.files.maps_line import MapsLine
 from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName, total
 from parprof.input.records import BackEnd, InputRecord, Lacking, PointRow
+from parprof.patterns import regex
 from parprof.symbols.names import without_clone_suffixes, without_defaults
 from parprof.symbols.symbolizer import Symbolizer
 from parprof.untrusted import visible
 
 _TOOLS = {BackEnd.TSAN: "tsan", BackEnd.VALGRIND: "valgrind"}
 _MAX_CALLERS = 512
-_ALIAS = re.compile(r"__GI_+(?=[A-Za-z])")
+_ALIAS = regex(r"__GI_+(?=[A-Za-z])")
 
 
 def make_profile(records: Sequence[InputRecord], command: str, *, by_thread: bool = False) -> InputProfile:

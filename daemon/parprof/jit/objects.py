@@ -8,13 +8,13 @@ foreign: this runs in a child without privileges.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from parprof.files.elf import EM_X86_64, ElfError, ElfFile
 from parprof.files.elf_image import SHT_NOBITS, Section
 from parprof.files.elf_symbols import TYPE_FUNCTION
+from parprof.patterns import regex
 from parprof.symbols.names import readable
 
 MAX_FUNCTIONS = 1 << 14
@@ -26,9 +26,9 @@ _SHF_ALLOC, _SHF_EXECINSTR = 0x2, 0x4
 _MAX_NAME = 1 << 10
 _END = 1 << 47
 """Of the addresses of user space."""
-_NUMBA = re.compile(r"(.*?)\[abi:v\d+\](?:\[abi:\w+\])*(?:\(.*)?")
+_NUMBA = regex(r"(.*?)\[abi:v\d+\](?:\[abi:\w+\])*(?:\(.*)?")
 """numba mangles names of Python as C++ has it, with what it was compiled for as tags."""
-_ESCAPED = re.compile(r"_3c(\w+?)_3e")
+_ESCAPED = regex(r"_3c(\w+?)_3e")
 """``<locals>`` and its like."""
 
 

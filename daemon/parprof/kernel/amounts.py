@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from parprof.errors import UsageError
+from parprof.patterns import regex
 from parprof.values import dataclass
 
 READ, WRITTEN, ALLOCATED = 0, 1, 2
@@ -18,7 +19,7 @@ AMOUNTS = {"read-bytes": READ, "write-bytes": WRITTEN, MALLOC: ALLOCATED}
 DEFAULT_BYTES = 512 << 10
 MOST_BYTES = 1 << 30
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
-_SIZE = re.compile(r"(\d{1,10})(?:([kmg])(?:i?b)?|b)?", re.IGNORECASE)
+_SIZE = regex(r"(\d{1,10})(?:([kmg])(?:i?b)?|b)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

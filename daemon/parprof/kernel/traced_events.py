@@ -24,6 +24,7 @@ from pathlib import Path
 
 from parprof.kernel import bpf
 from parprof.kernel.detacher import detacher
+from parprof.patterns import regex
 from parprof.values import dataclass
 
 TRACEFS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
@@ -31,8 +32,8 @@ MAX_IDLE = 64
 """Definitions that no process uses and that are kept for the next one."""
 _TYPE_TRACEPOINT = 2
 _ATTRIBUTES_SIZE = 136
-_GROUP = re.compile(r"parprof_(\d+)_(\d+)")
-_LINE = re.compile(r"[pr]\d*:(parprof_\d+_\d+/\w+) ")
+_GROUP = regex(r"parprof_(\d+)_(\d+)")
+_LINE = regex(r"[pr]\d*:(parprof_\d+_\d+/\w+) ")
 
 Probe = tuple[int, bool]
 """A cookie, and whether the probe is at the function's return."""

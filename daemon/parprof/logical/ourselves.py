@@ -6,10 +6,10 @@ Other tools' uprobes, and breakpoints of debuggers, take the same way through th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from parprof.model import Frame, Path
+from parprof.patterns import regex
 
 PROFILING = Frame("[profiling]", module="[kernel]")
 """Stands for all that a handler of ours had on its stack."""
@@ -20,7 +20,7 @@ _PROGRAMS = (
 )
 """Our BPF programs; those of others are told apart by their names."""
 
-_HANDLER = re.compile(
+_HANDLER = regex(
     # the breakpoint of a uprobe, and the step over the instruction that it replaced
     r"(?:asm_)?exc_(?:int3|debug)(?:_\w+)?|do_int3(?:_\w+)?|handle_swbp|handler_chain|(?:pre|post)_ssout"
     r"|u(?:ret)?probe_\w+|arch_u(?:ret)?probe_\w+|prepare_uretprobe|handle_(?:uretprobe_chain|trampoline)|xol_\w+"
@@ -29,12 +29,12 @@ _HANDLER = re.compile(
     # programs at the scheduler's tracepoints, and our own anywhere
     rf"|bpf_trace_run\d+|__bpf_trace_sched_\w+|bpf_prog_[0-9a-f]{{16}}_(?:{_PROGRAMS})"
 )
-_SUFFIX = re.compile(r"\.(?:isra|constprop|part|cold|llvm|lto_priv)\b.*")
+_SUFFIX = regex(r"\.(?:isra|constprop|part|cold|llvm|lto_priv)\b.*")
 """What compilers put behind the names of copies of functions."""
 
 _SLOTS = frozenset(("[uprobes]", "[uprobes-trampoline]"))
 """The pages of out-of-line instructions, and of the trampoline to which probed functions return."""
-_SLOTS_UNKNOWN = re.compile(r"\[unknown\]\+0x7fffffffe[0-9a-f]{3}")
+_SLOTS_UNKNOWN = regex(r"\[unknown\]\+0x7fffffffe[0-9a-f]{3}")
 """The same in a load map that is older than the page: the kernel puts it as high as it can."""
 
 

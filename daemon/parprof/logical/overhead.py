@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from parprof.files.libc import is_of_c_library
 from parprof.logical.folding import Folder
 from parprof.model import Frame, Path
+from parprof.patterns import regex
 
-TAG = re.compile(r"(?:hpctoolkit:)?parallel[-_]overhead")
+TAG = regex(r"(?:hpctoolkit:)?parallel[-_]overhead")
 """Matches the beginning of a file's base name, or of a procedure's name, that tags code as overhead."""
 TAGGED = "tagged"
 KINDS = frozenset(("create", "sync", "schedule", "other"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from parprof.logical.threads import THREADS, calls_clone, may_call_clone, passes_by
 from parprof.model import Frame
+from parprof.patterns import regex
 from parprof.remembered import Remembered
 from parprof.runtimes import Agent, agents
 
@@ -20,7 +20,7 @@ MOST_FRAMES = 1 << 14
 """That are remembered, some 500 bytes each; then all are forgotten. Interpreters that come and go have frames of their
 own, each, which are of no use when they have ended."""
 _MOST_NAMES = 1 << 16
-_NAMELESS = re.compile(r"\+0x[0-9a-f]+\Z")
+_NAMELESS = regex(r"\+0x[0-9a-f]+\Z")
 
 
 def is_nameless(name: str) -> bool:

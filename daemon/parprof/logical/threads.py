@@ -6,37 +6,36 @@ that create and synchronize. They lie in the C library, so they are told by name
 
 from __future__ import annotations
 
-import re
-
 from parprof.files.libc import is_of_c_library
 from parprof.model import Frame
+from parprof.patterns import regex
 from parprof.runtimes import Agent
 
-_PLAIN = re.compile(r"_*(?:GI_+)?(\w+)(?:@.*)?")
+_PLAIN = regex(r"_*(?:GI_+)?(\w+)(?:@.*)?")
 """A name without what glibc puts around it: ``___pthread_mutex_lock``, ``pthread_cond_wait@@GLIBC_2.3.2``."""
-_CREATE = re.compile(r"pthread_create(?:_\d+_\d+)?|thrd_create")
+_CREATE = regex(r"pthread_create(?:_\d+_\d+)?|thrd_create")
 """With the version of its interface, as glibc names the function itself: ``__pthread_create_2_1``."""
-_CLONE = re.compile(r"clone3?|clone_internal")
+_CLONE = regex(r"clone3?|clone_internal")
 """What the C library calls the system call by, and so the leaf of a stack that creates a thread."""
-_SCHEDULERS = re.compile(r"runtime\.(?:clone|\w*futex\w*)(?:\.abi0)?\Z")
-_SYNCHRONIZE = re.compile(
+_SCHEDULERS = regex(r"runtime\.(?:clone|\w*futex\w*)(?:\.abi0)?\Z")
+_SYNCHRONIZE = regex(
     r"pthread_(?:mutex|rwlock|spin|cond|barrier)_\w+|pthread_\w*join\w*|"
     r"sem_(?:wait|post|timedwait|clockwait|trywait)|mtx_\w*lock|cnd_\w+|thrd_join"
 )
-_INTERNAL = re.compile(r"lll_\w*(?:lock|wait|wake)\w*|futex_\w+")
+_INTERNAL = regex(r"lll_\w*(?:lock|wait|wake)\w*|futex_\w+")
 """Functions of the C library that locks end in. Other programs may use such names as well."""
-_PLUMBING = re.compile(
+_PLUMBING = regex(
     r"std::(?:__\w+::)*(?:thread::(?:_|thread)|__thread_proxy)|execute_native_thread_routine|g_thread_proxy"
 )
 """What C++ and GLib put between the creation of a thread and its function."""
-_PROGRAMS = re.compile(
+_PROGRAMS = regex(
     r"(?:qsort|qsort_r|msort_with_tmp\S*|bsearch|[tlh]search|twalk|lfind|nftw?|scandir|glob|v?(?:[fsd]|sn|as)?w?printf|"
     r"v?[fs]?w?scanf|f(?:read|write|gets|puts|flush|sync|datasync)(?:_unlocked)?|getline|p?(?:read|write)v?(?:64)?|"
     r"strto\w+|ato[filq]+|rand(?:om)?(?:_r)?|[dejlmn]rand48(?:_r)?|strftime|strptime|regexec)(?:_internal)?"
 )
 """What a program asks of the C library, and no runtime does in the middle of parallel work: where it seems to, the body
 of a region or a task went there by its last call, which leaves no frame of it."""
-_PASSED_BY = re.compile(r"std::(?:__\w+::)*__invoke")
+_PASSED_BY = regex(r"std::(?:__\w+::)*__invoke")
 
 
 def is_of_scheduler(frame: Frame) -> bool:

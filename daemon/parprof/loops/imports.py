@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Callable
 
 from parprof.files.elf import ElfError, ElfFile
+from parprof.patterns import regex
 
-_SLOT = re.compile(r"qword ptr \[rip ([+-]) (0x[0-9a-f]+|\d+)\]\Z")
+_SLOT = regex(r"qword ptr \[rip ([+-]) (0x[0-9a-f]+|\d+)\]\Z")
 _RELOCATION = struct.Struct("<QIIq")  # offset, type, symbol, addend
 _GLOB_DAT, _JUMP_SLOT = 6, 7
 _MAX_RELOCATIONS = 1 << 23

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from parprof.loops.machinecode import Code, Flow, flow_of
 from parprof.loops.registers import WHOLE_REGISTER
+from parprof.patterns import regex
 
 STACK = ("rsp", "rbp")
-MEMORY = re.compile(r"\[(.*)\]")
+MEMORY = regex(r"\[(.*)\]")
 FLAGS = "flags"
 COPIES = ("mov", "movzx", "movsx", "movsxd", "movabs")
 COMPARES = ("cmp", "test")
@@ -17,7 +18,7 @@ CHANGES = ("and", "or", "xor", "add", "sub", "shl", "shr", "sar", "sal", "inc", 
 COUNTS = ("add", "sub", "inc", "dec")
 IDLE = ("nop", "pause", "endbr64", "lfence", "mfence", "sfence", "data16 nop")
 CLOCKS = {"rdtsc": ("rax", "rdx"), "rdtscp": ("rax", "rcx", "rdx")}
-_NEAR = re.compile(r"rip ([+-]) (0x[0-9a-f]+|\d+)")
+_NEAR = regex(r"rip ([+-]) (0x[0-9a-f]+|\d+)")
 _FENCES = ("lock or", "lock add")
 """Of nothing, to the word on top of the stack: what compilers make of a memory barrier."""
 _TRIES = ("xchg", "lock cmpxchg", "lock bts")

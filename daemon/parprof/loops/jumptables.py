@@ -15,6 +15,7 @@ from bisect import bisect_right
 
 from parprof.files.elf import ElfFile
 from parprof.loops.machinecode import Code, Flow
+from parprof.patterns import regex
 from parprof.values import dataclass
 
 MAX_ENTRIES = 4096
@@ -24,11 +25,11 @@ _LOOK_BACK = 16
 """Instructions in front of a jump in which its parts are looked for."""
 _NEAR, _MAX_BASES = 128, 4
 """Loads of addresses that are looked through for a jump, and how many of them are tried."""
-_RIP = re.compile(r"(\w+), \[rip ([+-]) (0x[0-9a-f]+|\d+)\]\Z")
-_REGISTER = re.compile(r"r\w+\Z")
-_SCALED = re.compile(r"\[(?:(r\w+) \+ )?r\w+\*([48])(?: \+ (0x[0-9a-f]+|\d+))?\]")
-_PLAIN_SUM = re.compile(r"\w+, dword ptr \[r\w+ \+ r\w+\]\Z")
-_LIMIT = re.compile(r"[^,]+, (0x[0-9a-f]+|\d+)\Z")
+_RIP = regex(r"(\w+), \[rip ([+-]) (0x[0-9a-f]+|\d+)\]\Z")
+_REGISTER = regex(r"r\w+\Z")
+_SCALED = regex(r"\[(?:(r\w+) \+ )?r\w+\*([48])(?: \+ (0x[0-9a-f]+|\d+))?\]")
+_PLAIN_SUM = regex(r"\w+, dword ptr \[r\w+ \+ r\w+\]\Z")
+_LIMIT = regex(r"[^,]+, (0x[0-9a-f]+|\d+)\Z")
 _UNSIGNED = frozenset(("ja", "jae", "jb", "jbe"))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 
 from parprof.files.elf import ElfFile
 from parprof.loops.imports import slot, slots_of
 from parprof.loops.machinecode import Code, Flow, decode, flow_of, target_of
+from parprof.patterns import regex
 from parprof.remembered import Remembered
 
 _NAMES = frozenset(
@@ -20,7 +20,7 @@ _NAMES = frozenset(
         "_gfortran_runtime_error", "_gfortran_runtime_error_at", "Py_FatalError", "_Py_FatalErrorFunc", "Py_Exit",
     )
 )  # fmt: skip
-_THROW = re.compile(rb"_ZSt\d+__throw_")
+_THROW = regex(rb"_ZSt\d+__throw_")
 _MAX_SYMBOLS = 1 << 17
 _MAX_STEPS = 20_000
 """Instructions of callees that are looked at for one function."""

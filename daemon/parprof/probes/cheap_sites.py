@@ -9,13 +9,13 @@ one itself included: the probe fires before it).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from itertools import islice
 from typing import Any
 
 from parprof.files.disassembler import disassembler
 from parprof.files.elf import EM_X86_64, ElfFile
+from parprof.patterns import regex
 from parprof.values import dataclass
 
 ENDBR64 = b"\xf3\x0f\x1e\xfa"
@@ -31,8 +31,8 @@ _STACK_POINTER = frozenset(("rsp", "esp", "sp", "spl"))
 _COMPARING = ("cmp", "test")
 _BRANCHES = ("j", "ljmp", "loop", "xbegin")
 _LEAVING = ("ret", "iret", "sys", "call", "lcall", "int", "ud", "hlt", "xabort")
-_IMMEDIATE = re.compile(r"(?:0x[0-9a-f]+|\d+)\Z")
-_GOT_SLOT = re.compile(r"(?:\w+ ptr )?\[rip [+-] (?:0x[0-9a-f]+|\d+)\]\Z")
+_IMMEDIATE = regex(r"(?:0x[0-9a-f]+|\d+)\Z")
+_GOT_SLOT = regex(r"(?:\w+ ptr )?\[rip [+-] (?:0x[0-9a-f]+|\d+)\]\Z")
 
 
 @dataclass(frozen=True, slots=True)

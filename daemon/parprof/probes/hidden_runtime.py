@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from parprof.files.elf import ET_EXEC, ElfFile
 from parprof.files.elf_image import PT_LOAD
+from parprof.patterns import regex
 from parprof.probes.wait_code import Range, function_starts, functions_with_pause
 from parprof.runtimes import Agent, agents
 
@@ -31,10 +32,10 @@ _GAP = 64 << 10
 """Bytes of code between two functions of the runtime that use messages, at most: its other functions."""
 _LEAST_TEXTS, _LEAST_FUNCTIONS, _LEAST_WAITS = 4, 6, 3
 """Of a stretch of code that is a runtime: different messages, functions that use some, functions that wait."""
-_RELATIVE = re.compile(rb"[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](?=(....))", re.DOTALL)
+_RELATIVE = regex(rb"[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](?=(....))", re.DOTALL)
 """``lea`` of an address relative to the next instruction, which is 7 bytes on."""
 _LEA_BYTES = 7
-_ABSOLUTE = re.compile(rb"[\xb8-\xbf](?=(....))", re.DOTALL)
+_ABSOLUTE = regex(rb"[\xb8-\xbf](?=(....))", re.DOTALL)
 """``mov`` of an address below 4 GiB: in programs that are not relocated."""
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from parprof.files.elf import ElfFile, Symbol
 from parprof.files.elf_symbols import TYPE_IFUNC
 from parprof.loops.extents import function_at
+from parprof.patterns import regex
 from parprof.probes.wait_code import Range
 from parprof.symbols.names import readable, without_clone_suffixes
 
@@ -20,7 +21,7 @@ MAX_NAME = 256
 MAX_NEAR = 3
 _WORST = 0.65
 _MOST_COMPARED = 1 << 15
-_WORDS = re.compile(r"\w+")
+_WORDS = regex(r"\w+")
 
 
 class WaitFunction(NamedTuple):

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from parprof.model import AWAITS_ANSWER, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
+from parprof.patterns import regex
 from parprof.process.unix_peers import asks_a_server
 
 _POLL = 7
@@ -28,12 +29,12 @@ _MOST = 3
 """Files. Who looks at more serves somebody."""
 _MOST_KEPT = 16
 """The same of a set that is kept, which has timers and the like in it."""
-_KEPT = re.compile(r"^tfd: *(\d+) ", re.MULTILINE)
+_KEPT = regex(r"^tfd: *(\d+) ", re.MULTILINE)
 """A file of such a set, in what /proc tells of it."""
 _CLIENT_PORTS = 32768
 """The kernel gives those who connect a port from there on."""
 _COUNTER, _TIMER = "anon_inode:[eventfd]", "anon_inode:[timerfd]"
-_SOCKET = re.compile(r"socket:\[(\d+)\]")
+_SOCKET = regex(r"socket:\[(\d+)\]")
 _TABLES = ("tcp", "tcp6", "udp", "udp6")
 _NEAR, _FAR, _STATE, _INODE = 1, 2, 3, 9
 """Columns."""

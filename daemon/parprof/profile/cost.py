@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
+
+from parprof.patterns import regex
 
 SPUN = "threads spinning meanwhile"
 """See `spun_for_us_ns`; beside `parprof.kernel.records.COST_NAMES`."""
 BUDGET = "cost_budget_percent"
 """Beside the shares, in `Profile.extra`: what the cost is held to."""
-_SHARE = re.compile("cost_[a-z_']+_percent")
+_SHARE = regex("cost_[a-z_']+_percent")
 
 
 def percent_of_rest(paid_ns: float, cpu_ns: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -10,12 +9,13 @@ from parprof.causes.nameless import how_to_name, is_nameless
 from parprof.facts.drain import MeasuredImage
 from parprof.files.dso import ANONYMOUS, Dso
 from parprof.model import Frame, PathSample
+from parprof.patterns import regex
 
 _LEAST_SHARE = 0.01
 """Of a process's samples: less is not worth a note."""
 
 
-_V8 = re.compile(r"(?:JS|LazyCompile|Function|Script|Eval):[*~^+]*(\S*) (\S+?):(\d+)(?::\d+)?\Z")
+_V8 = regex(r"(?:JS|LazyCompile|Function|Script|Eval):[*~^+]*(\S*) (\S+?):(\d+)(?::\d+)?\Z")
 """``JS:*parse /srv/app.js:12:17``, the mark for how well it is optimized; a script's own code has no name."""
 
 

@@ -12,13 +12,14 @@ from functools import cache
 
 from parprof.files.dso import Dso
 from parprof.files.elf import ElfFile
+from parprof.patterns import regex
 from parprof.plans import Edge, Hook, Memory, MemoryPlan
 from parprof.runtimes.others import brought
 
-_NEVER = re.compile(r"(?!)")
-_CREATE = re.compile(r"(?!)")
-_SYNCHRONIZE = re.compile(r".*(barrier|lock|critical|taskwait|ordered|atomic|wait|reduce|sync)")
-_SCHEDULE = re.compile(r".*(loop|dispatch|for_static|sections|single|steal|schedul)")
+_NEVER = regex(r"(?!)")
+_CREATE = regex(r"(?!)")
+_SYNCHRONIZE = regex(r".*(barrier|lock|critical|taskwait|ordered|atomic|wait|reduce|sync)")
+_SCHEDULE = regex(r".*(loop|dispatch|for_static|sections|single|steal|schedul)")
 
 
 class Agent:
@@ -32,7 +33,7 @@ class Agent:
     """A function that the runtime defines: tells it where it is linked into a file, or in a library of another name."""
     sign = b""
     """A text among the constants of each build of the runtime, short or not: where it is not, it is not looked for."""
-    messages: re.Pattern[bytes] = re.compile(rb"(?!)")
+    messages: re.Pattern[bytes] = regex(rb"(?!)")
     """Matches how texts begin that the runtime's own code uses, in several of its source files, but not while it is
     loaded: tells its code in a stripped file. See `parprof.probes.hidden_runtime`."""
     is_imitated = False

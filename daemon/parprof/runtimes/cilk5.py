@@ -7,9 +7,8 @@ return; a slow function's callers are on no stack but in a chain of closures.
 
 from __future__ import annotations
 
-import re
-
 from parprof.files.dso import Dso
+from parprof.patterns import regex
 from parprof.plans import ClosureChain, Edge, Hook, Memory, MemoryPlan, Root, UnknownLayout, WorkerArray
 from parprof.runtimes import Agent, hook
 from parprof.values import dataclass
@@ -66,21 +65,21 @@ class Cilk5(Agent):
     """Agent for MIT Cilk-5."""
 
     name = "cilk5"
-    library = re.compile(r"libcilk(?:\.g)?(?:\.p)?\.so")
+    library = regex(r"libcilk(?:\.g)?(?:\.p)?\.so")
     marker = "Cilk_scheduler"
-    imports = re.compile(r"Cilk_")
-    outlined = re.compile(r"_cilk_\w+_slow")
+    imports = regex(r"Cilk_")
+    outlined = regex(r"_cilk_\w+_slow")
     copies = outlined
-    functions = re.compile(
+    functions = regex(
         r"Cilk_|_cilk_\w+_import\Z|(?:invoke_main_slow|finish_promote|promote_child|do_what_it_says|CILK_MB|"
         r"Closure_(?:steal|return|lock|unlock|trylock|suspend|make_ready|at_top_of_stack))\Z"
     )
-    create = re.compile(r"Cilk_(?:cilk2c_)?(?:init_frame|before_spawn|push_frame)")
-    synchronize = re.compile(r".*(?:sync|after_spawn|pop_check|exception_handler|set_result|wakeup)")
-    schedule = re.compile(r".*(?:schedul|steal|promote|do_what_it_says|Closure_return|child_main)")
+    create = regex(r"Cilk_(?:cilk2c_)?(?:init_frame|before_spawn|push_frame)")
+    synchronize = regex(r".*(?:sync|after_spawn|pop_check|exception_handler|set_result|wakeup)")
+    schedule = regex(r".*(?:schedul|steal|promote|do_what_it_says|Closure_return|child_main)")
     has_closures = True
     is_inlined = True
-    first_work = re.compile(r"invoke_main_slow\Z")
+    first_work = regex(r"invoke_main_slow\Z")
     hooks: tuple[Hook, ...] = (
         hook(
             "invoke_main_slow",
@@ -98,7 +97,7 @@ class Cilk5(Agent):
         hook("finish_promote", Edge.STEAL, "a thief takes a frame, or an inlet aborts (cilk-5.4.6 sched.c)"),
     )
     outlined_root = 1
-    _slow = re.compile(r"_cilk_(\w+)_slow")
+    _slow = regex(r"_cilk_(\w+)_slow")
 
     def outlined_instance(self, name: str) -> int:
         """None: a slow function's context is in the closures."""

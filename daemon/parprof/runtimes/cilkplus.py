@@ -7,9 +7,8 @@ only an exported variable.
 
 from __future__ import annotations
 
-import re
-
 from parprof.files.dso import Dso
+from parprof.patterns import regex
 from parprof.plans import Edge, Hook, Memory, MemoryPlan, Root, UnknownLayout, WorkerArray, check_pool
 from parprof.runtimes import Agent, hook
 
@@ -24,19 +23,19 @@ class CilkPlus(Agent):
     """Agent for Intel Cilk Plus."""
 
     name = "cilkplus"
-    library = re.compile(r"libcilkrts[.\-]")
+    library = regex(r"libcilkrts[.\-]")
     marker = "__cilkrts_bind_thread_1"
     return_probes = False
     cactus = True
     is_inlined = True
-    imports = re.compile(r"__cilkrts_")
-    functions = re.compile(
+    imports = regex(r"__cilkrts_")
+    functions = regex(
         r"__cilkrts_|cilkrts_|cilk_fiber|(?:longjmp_into_runtime|fiber_proc_to_resume_user_code_for_random_steal|"
         r"detach_for_steal|scheduler_thread_proc_for_\w+|worker_scheduler_function|worker_scheduling_loop_body)\Z"
     )
-    create = re.compile(r"__cilkrts_(?:enter_frame|detach|bind_thread|cilk_for)")
-    synchronize = re.compile(r".*(?:sync|leave_frame|c_return|post_suspend|exception)")
-    schedule = re.compile(r".*(?:schedul|longjmp|steal|resume|check_for_work|search_until|fiber)")
+    create = regex(r"__cilkrts_(?:enter_frame|detach|bind_thread|cilk_for)")
+    synchronize = regex(r".*(?:sync|leave_frame|c_return|post_suspend|exception)")
+    schedule = regex(r".*(?:schedul|longjmp|steal|resume|check_for_work|search_until|fiber)")
     hooks: tuple[Hook, ...] = (
         hook(
             "fiber_proc_to_resume_user_code_for_random_steal",
@@ -57,8 +56,8 @@ class CilkPlus(Agent):
         hook("scheduler_thread_proc_for_system_worker", Edge.END, "a worker thread begins, without work"),
         hook("detach_for_steal", Edge.STEAL, "a thief takes a frame (libcilkrts scheduler.c)"),
     )
-    _helper = re.compile(r"(.+?)_+spawn_helper(?:[._]?\d+)?")
-    _numbered = re.compile(r"_cilk_(?:spn|for)_\d+(?:\.\w+)*")
+    _helper = regex(r"(.+?)_+spawn_helper(?:[._]?\d+)?")
+    _numbered = regex(r"_cilk_(?:spn|for)_\d+(?:\.\w+)*")
 
     def author_name(self, name: str) -> str:
         """The function that spawns, for the helper of one of its spawns.

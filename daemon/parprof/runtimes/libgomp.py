@@ -8,11 +8,11 @@ Creating a task is not waiting: it is work, and the report tells it apart as ove
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from parprof.files.dso import Dso
 from parprof.files.elf import ElfFile
+from parprof.patterns import regex
 from parprof.plans import Edge, Hook, Memory, MemoryPlan
 from parprof.runtimes import Agent, hook
 from parprof.runtimes.libgomp_memory import TeamLayout, holds_for, team_barrier, team_layout
@@ -46,7 +46,7 @@ TARGET_ENTRIES = hook(
 
 API = r"omp_(?:[gs]et|in|is|init|destroy|test|unset|capture|display|pause|fulfill|target)_"
 """The functions that OpenMP itself names: a program's own may begin with ``omp_``, too."""
-_PART = re.compile(r"(.+?)\._omp_(?:cpy)?fn\.\d+")
+_PART = regex(r"(.+?)\._omp_(?:cpy)?fn\.\d+")
 
 
 def encloser_by_gcc(name: str) -> str | None:
@@ -72,11 +72,11 @@ class Libgomp(Agent):
     """Agent for GNU libgomp."""
 
     name = "libgomp"
-    library = re.compile(r"libgomp[.-]")
+    library = regex(r"libgomp[.-]")
     marker = "GOMP_parallel"
     is_imitated = True
     sign = b"\nlibgomp: "
-    messages = re.compile(
+    messages = regex(
         rb"\nlibgomp: |Thread creation failed: %s|Out of memory allocating %lu bytes|omp_fulfill_event: %p event|"
         rb"unknown omp_depend_t dependence type|thread %d: task with event %p finished|Could not get CPU affinity set|"
         rb"Logical CPU |Out of memory trying to allocate places list|None of the places contain usable|"
@@ -86,20 +86,20 @@ class Libgomp(Agent):
         rb"unknown device type %u|overflow in omp_capture_affinity|OMP_TARGET_OFFLOAD is set to MANDATORY|"
         rb"cannot find omp_|(?:fatal error: )?error directive encountered"
     )
-    outlined = re.compile(r".*\._omp_fn\.\d+")
+    outlined = regex(r".*\._omp_fn\.\d+")
     lock_hooks = LOCKS
     lets_go = True
     pauses = True
-    imports = re.compile(r"GOMP_|omp_")
-    functions = re.compile(rf"_?(GOMP|gomp|GOACC|goacc)_|{API}")
-    create = re.compile(
+    imports = regex(r"GOMP_|omp_")
+    functions = regex(rf"_?(GOMP|gomp|GOACC|goacc)_|{API}")
+    create = regex(
         r"GOMP_(?:parallel(?!_end)|task$|taskloop|teams|target)|gomp_(?:team_start|new_team|malloc_task|init_task)"
     )
-    synchronize = re.compile(
+    synchronize = regex(
         r".*(barrier|lock|critical|taskwait|ordered|atomic|(?<!no)wait|reduction|sync|taskgroup|doacross)|"
         r"GOMP_(?:loop|sections)_end(?:_cancel)?$|GOMP_(?:single_copy|parallel_end)"
     )
-    schedule = re.compile(r".*(loop|sections|single|iter_|dynamic|guided|run_task|next)")
+    schedule = regex(r".*(loop|sections|single|iter_|dynamic|guided|run_task|next)")
     hooks: tuple[Hook, ...] = (
         LEGACY_ENTRIES,
         REGION_ENTRIES,

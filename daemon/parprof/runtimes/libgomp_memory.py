@@ -10,13 +10,13 @@ thread-local offset from the process. What does not look as expected is refused,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 from parprof.files.disassembler import disassembler
 from parprof.files.elf import EM_X86_64, ElfError, ElfFile
+from parprof.patterns import regex
 from parprof.plans import Memory, TeamBarrier, UnknownLayout
 from parprof.values import dataclass
 
@@ -49,11 +49,11 @@ _SINCE = (
     ("4.7", "omp_in_final"),
 )
 """The first gcc whose libgomp has a function."""
-_FINAL_WAIT = re.compile(
+_FINAL_WAIT = regex(
     rb"\xf0(?:\x83\x6f\x44\x01|\x83\x47\x44\xff|\x0f\xc1[\x47\x4f\x57\x5f\x77]\x44|\xff\x4f\x44)"
 )
 """``lock`` sub, add, xadd or dec of ``awaited_final`` of the barrier in %rdi."""
-_RESET = re.compile(rb"\x8b([\x07\x0f\x17\x37])[\0-\xff]{0,6}?\x89([\x47\x4f\x57\x77])\x44")
+_RESET = regex(rb"\x8b([\x07\x0f\x17\x37])[\0-\xff]{0,6}?\x89([\x47\x4f\x57\x77])\x44")
 """``mov (%rdi), R`` and ``mov R, 0x44(%rdi)``: the last to arrive sets the count to the total again."""
 
 

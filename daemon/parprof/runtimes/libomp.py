@@ -7,8 +7,7 @@ call the outlined function directly.
 
 from __future__ import annotations
 
-import re
-
+from parprof.patterns import regex
 from parprof.plans import Edge, Hook
 from parprof.runtimes import Agent, hook
 from parprof.runtimes.libgomp import (
@@ -44,7 +43,7 @@ _HOOKS = (
 )  # fmt: skip
 
 
-_PART = re.compile(
+_PART = regex(
     r"(?P<clang>.*?)\.omp[._]\w[\w.]*|"
     r"(?P<icx>.+?)\.DIR\.OMP\..*|"
     r"L_(?P<icc>\w+)_\d+__(?:par|task)\w*(?:\.\d+)?"
@@ -63,24 +62,22 @@ class Libomp(Agent):
     """Agent for LLVM libomp."""
 
     name = "libomp"
-    library = re.compile(r"libomp[.\-]|libomp5[.\-]")
+    library = regex(r"libomp[.\-]|libomp5[.\-]")
     marker = "__kmp_invoke_microtask"
     sign = b"OMP: Error #%1$d: %2$s"
-    messages = re.compile(
-        rb"[\w./\-]{0,200}src/(?:kmp|z)_\w{2,40}\.(?:cpp|h|inl)\0"
-    )  # its assertions name these
-    outlined = re.compile(r"\.omp_task_entry\..*|.*\._omp_fn\.\d+")
-    imports = re.compile(r"__kmpc_|GOMP_|omp_")
-    functions = re.compile(rf"_?_?(kmp|KMP|ompt|GOMP|ompc)[_a-z]|_Z\w*__kmp|{API}")
-    create = re.compile(
+    messages = regex(rb"[\w./\-]{0,200}src/(?:kmp|z)_\w{2,40}\.(?:cpp|h|inl)\0")  # its assertions name these
+    outlined = regex(r"\.omp_task_entry\..*|.*\._omp_fn\.\d+")
+    imports = regex(r"__kmpc_|GOMP_|omp_")
+    functions = regex(rf"_?_?(kmp|KMP|ompt|GOMP|ompc)[_a-z]|_Z\w*__kmp|{API}")
+    create = regex(
         r"__kmpc_(?:fork|omp_task$|omp_task_alloc|omp_task_with_deps|taskloop|serialized_parallel|push_num)|"
         r"__kmp_(?:fork_call|fork_team|serial|allocate_t|task_alloc|push_task|omp_task)|GOMP_(?:parallel(?!_end)|task$|taskloop)"
     )
-    synchronize = re.compile(
+    synchronize = regex(
         r".*(barrier|lock|critical|taskwait|ordered|atomic|(?<!no)wait|reduce|reduction|sync|taskgroup|doacross|join|"
         r"copyprivate|release)|GOMP_(?:loop|sections)_end(?:_cancel)?$|GOMP_(?:single_copy|parallel_end)"
     )
-    schedule = re.compile(
+    schedule = regex(
         r".*(loop|dispatch|for_static|sections|single|masked|master|next|steal|taskyield|execute_tasks|invoke_task)"
     )
     hooks: tuple[Hook, ...] = _HOOKS
@@ -112,6 +109,6 @@ class Libiomp5(Libomp):
     """Agent for Intel libiomp5."""
 
     name = "libiomp5"
-    library = re.compile(r"libiomp5[.\-]")
+    library = regex(r"libiomp5[.\-]")
     marker = ""
     sign = b""

@@ -7,8 +7,7 @@ less time than a breakpoint.
 
 from __future__ import annotations
 
-import re
-
+from parprof.patterns import regex
 from parprof.runtimes import Agent
 
 _POLLS = (
@@ -23,15 +22,15 @@ class Mpi(Agent):
     """Agent for MPI libraries."""
 
     name = "mpi"
-    library = re.compile(
+    library = regex(
         rf"{_POLLS}|{_OF_UCX}|libinfinipath\b|libmpi(?:_\w+|cxx|fort)?\.so|libopen-rte|libprrte|libpmix|(?:pmix_|lib)?mca_\w+|"
         r"libmpi(?:ch)?(?:f\d*|cxx)\w*\.so"
     )
-    polls = re.compile(_POLLS)
+    polls = regex(_POLLS)
     """Of Open MPI not libmpi itself: reductions are computed there, and in modules of the kinds op and coll. Of these
     libnbc, whose progress is asked for in every wait once a program has had a collective that does not block, has them
     computed by others."""
     poll_functions = tuple(f"ompi_request_default_wait{of}" for of in ("", "_any", "_all", "_some"))
-    functions = re.compile(r"(?:P?MPI_[A-Z]\w+|p?mpi_[a-z]\w*_)\Z")
-    synchronize = re.compile(r"(?i)p?mpi_(?!init|finalize|comm_|type_|file_|win_(?:create|allocate))")
-    schedule = re.compile(r"(?!)")
+    functions = regex(r"(?:P?MPI_[A-Z]\w+|p?mpi_[a-z]\w*_)\Z")
+    synchronize = regex(r"(?i)p?mpi_(?!init|finalize|comm_|type_|file_|win_(?:create|allocate))")
+    schedule = regex(r"(?!)")

@@ -9,8 +9,7 @@ parallel algorithm works on it, too: that tells whose work a worker does.
 
 from __future__ import annotations
 
-import re
-
+from parprof.patterns import regex
 from parprof.runtimes import Agent
 
 _OF_TBB = r"tbb::(?:\w+::)*"
@@ -22,22 +21,22 @@ class OneTbb(Agent):
     """Agent for oneTBB."""
 
     name = "onetbb"
-    library = re.compile(r"libtbb(?:\.|_?12|-)")
-    imports = re.compile(r"_ZN3tbb(?:6detail2r\d|8internal|10interface\d)")
-    functions = re.compile(r"(?:(?:non-)?virtual thunk to )?tbb::")
-    files = re.compile(r".*/include/(?:oneapi/)?tbb/[^/]")
+    library = regex(r"libtbb(?:\.|_?12|-)")
+    imports = regex(r"_ZN3tbb(?:6detail2r\d|8internal|10interface\d)")
+    functions = regex(r"(?:(?:non-)?virtual thunk to )?tbb::")
+    files = regex(r".*/include/(?:oneapi/)?tbb/[^/]")
     """Headers, and what is inlined of them goes by a name without its namespace."""
     source = "sampled"
     joins = True
-    create = re.compile(
+    create = regex(
         rf"{_OF_TBB}(?:spawn|submit|enqueue|spawn_and_wait|allocate\w*|small_object_allocator|offer_work\w*){_END}|"
         rf"{_OF_TBB}task_group(?:_base)?::(?:run|prepare_task){_END}"
     )
-    synchronize = re.compile(
+    synchronize = regex(
         rf"{_OF_TBB}(?:execute_and_wait|wait\w*|\w*waiter|suspend|\w*mutex|\w*lock|\w*monitor|\w*wait_node|"
         rf"prolonged_pause\w*|atomic_backoff|fold_tree|try_acquire\w*|acquire\w*|notify\w*){_END}"
     )
-    schedule = re.compile(
+    schedule = regex(
         rf"{_OF_TBB}(?:market|arena|arena_slot|thread_data|task_dispatcher|task_stream|mail\w+|task_proxy|rml|"
         rf"private_worker|private_server|partition\w*|\w+_partition_type|\w+_mode|start_\w+|blocked_range\w*){_END}"
     )

@@ -12,6 +12,7 @@ import struct
 
 from parprof.files.dso import Dso
 from parprof.files.elf import ElfFile
+from parprof.patterns import regex
 from parprof.plans import Edge, Hook, Memory, MemoryPlan, Root, UnknownLayout, WorkerArray, check_pool
 from parprof.runtimes import Agent, hook
 from parprof.runtimes.tlsslots import tls_slots
@@ -70,13 +71,13 @@ class OpenCilk(Agent):
     """Agent for OpenCilk."""
 
     name = "opencilk"
-    library = re.compile(r"libopencilk[.\-]")
+    library = regex(r"libopencilk[.\-]")
     marker = "longjmp_to_user_code"
     return_probes = False
     cactus = True
     is_inlined = True
-    imports = re.compile(r"__cilkrts_|Cilk_exception_handler")
-    functions = re.compile(
+    imports = regex(r"__cilkrts_|Cilk_exception_handler")
+    functions = regex(
         r"__cilkrts_|cilkrts_|cilk_fiber_|Cilk_(?:exception_handler|set_return|sync)\Z|"
         r"(?:longjmp_to_(?:user_code|runtime)|boss_wait_helper|scheduler_thread_proc|worker_scheduler|"
         r"do_what_it_says(?:_boss)?|extract_top_spawning_closure|promote_own_deque|provably_good_steal_maybe)\Z|"
@@ -84,9 +85,9 @@ class OpenCilk(Agent):
         r"__cilk_(?:prepare_spawn|sync|parent_epilogue|helper_epilogue)|(?:un)?cilkify\Z|get_worker_from_stack\Z|"
         r"sysdep_(?:save_fp|restore_fp|longjmp)"
     )
-    create = re.compile(r"__cilkrts_(?:enter_frame|detach|save_fp)|__cilk_prepare_spawn|sysdep_save_fp")
-    synchronize = re.compile(r".*(?:sync|leave_frame|epilogue|exception_handler|provably_good|set_return)")
-    schedule = re.compile(
+    create = regex(r"__cilkrts_(?:enter_frame|detach|save_fp)|__cilk_prepare_spawn|sysdep_save_fp")
+    synchronize = regex(r".*(?:sync|leave_frame|epilogue|exception_handler|provably_good|set_return)")
+    schedule = regex(
         r".*(?:schedul|longjmp_to|do_what_it_says|steal|extract_top|promote|deque|thieves|thief)"
     )
     hooks: tuple[Hook, ...] = (
@@ -108,7 +109,7 @@ class OpenCilk(Agent):
             "extract_top_spawning_closure", Edge.STEAL, "a steal succeeds, or a worker promotes its own deque"
         ),
     )
-    _helper = re.compile(r"(.+?)(?:\.outline_.*|_+spawn_helper(?:[._]?\d+)?)", re.DOTALL)
+    _helper = regex(r"(.+?)(?:\.outline_.*|_+spawn_helper(?:[._]?\d+)?)", re.DOTALL)
 
     def author_name(self, name: str) -> str:
         """The function that spawns, for the helper of one of its spawns or the body of one of its loops.

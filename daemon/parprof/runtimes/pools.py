@@ -11,10 +11,11 @@ import re
 from functools import cache
 
 from parprof.model import Frame
+from parprof.patterns import regex
 from parprof.runtimes.others import brought
 from parprof.values import dataclass
 
-NOTHING = re.compile(r"(?!)")
+NOTHING = regex(r"(?!)")
 """Matches no name."""
 
 
@@ -40,7 +41,7 @@ class Pool:
     runs: re.Pattern[str] = NOTHING
     """Matches the functions in which a thread runs a piece of work, where callers wait: what these call is the work.
     Nothing: what `serves` calls is."""
-    within: re.Pattern[str] = re.compile("")
+    within: re.Pattern[str] = regex("")
     """Found in the name of the source file, or else of the module, of what `serves`, `waits` and `runs` match, where
     callers wait: for names that other code may have as well."""
 
@@ -90,21 +91,19 @@ def _java(names: str) -> re.Pattern[str]:
 POOLS = (
     Pool(
         "OpenBLAS",
-        re.compile(r"lib\w*openblas"),
-        re.compile(r"blas_thread_server"),
-        re.compile(r"exec_blas(?:_async(?:_wait)?)?(?:64_|_64)?|exec_threads"),
+        regex(r"lib\w*openblas"),
+        regex(r"blas_thread_server"),
+        regex(r"exec_blas(?:_async(?:_wait)?)?(?:64_|_64)?|exec_threads"),
     ),
     Pool(
         "rayon",
         NOTHING,
-        re.compile(
-            r"<?rayon_core::registry::(?:main_loop|ThreadBuilder>?::run|WorkerThread>?::wait_until_cold)"
-        ),
-        waits=re.compile(
+        regex(r"<?rayon_core::registry::(?:main_loop|ThreadBuilder>?::run|WorkerThread>?::wait_until_cold)"),
+        waits=regex(
             r"<?rayon_core::(?:registry::Registry>?::in_worker_cold(?:(?:::)?<.*>)?|"
             r"latch::LockLatch>?::wait(?:_and_reset)?)"
         ),
-        runs=re.compile(
+        runs=regex(
             r"<rayon_core::job::\w+(?:<.*>)? as rayon_core::job::Job>::execute|"
             r"<?rayon_core::job::JobResult<.*>::call(?:::.*)?"
         ),
@@ -112,12 +111,12 @@ POOLS = (
     Pool(
         "concurrent.futures",
         NOTHING,
-        re.compile(r"_worker"),
-        waits=re.compile(
+        regex(r"_worker"),
+        waits=regex(
             r"(?:Future\.)?(?:result|exception)|wait|as_completed|(?:ThreadPoolExecutor\.)?shutdown|_python_exit"
         ),
-        runs=re.compile(r"(?:_WorkItem\.|WorkerContext\.)?run"),
-        within=re.compile(r"\bconcurrent/futures/(?:thread|_base)\.py\Z"),
+        runs=regex(r"(?:_WorkItem\.|WorkerContext\.)?run"),
+        within=regex(r"\bconcurrent/futures/(?:thread|_base)\.py\Z"),
     ),
     Pool(
         "java.util.concurrent",
@@ -136,9 +135,9 @@ POOLS = (
     Pool(
         "numba",
         NOTHING,
-        re.compile(r"thread_worker"),
-        waits=re.compile(r"parallel_for"),
-        within=re.compile(r"\Aworkqueue\."),
+        regex(r"thread_worker"),
+        waits=regex(r"parallel_for"),
+        within=regex(r"\Aworkqueue\."),
     ),
 )
 """All that are known here."""

@@ -6,17 +6,17 @@ can give at best (instruments.md sec. 3): bandwidth, caches, NUMA and input/outp
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from parprof.model import Frames
+from parprof.patterns import regex
 from parprof.scale.calls import CallSite, call_sites
 from parprof.scale.record import Address, Flag, SiteKind, SiteRecord, SpanRecord
 from parprof.values import dataclass
 
 _MAX_NAME = 40
-_OUTLINED = re.compile(r"\._omp_fn|\.omp[._]")
+_OUTLINED = regex(r"\._omp_fn|\.omp[._]")
 _UNSEEN_SHARE = 0.2
 _NOTABLE = 0.1
 ResolveAddress = Callable[[Address], Frames]

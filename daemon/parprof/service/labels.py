@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from contextlib import suppress
 from itertools import islice
 
+from parprof.patterns import regex
 from parprof.service.model import Labels
 from parprof.untrusted import visible
 
 _MAX_TEXT = 1 << 16
-_CONTAINER = re.compile(r"(?:^|[-/:])([0-9a-f]{64})(?:\.scope)?(?=/|$)")
-_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
-_OTHER_CONTAINER = re.compile(r"/(?:machine\.slice|lxc\.payload[^/]*|lxc|docker|garden|kubepods[^/]*)(?=/|$)")
+_CONTAINER = regex(r"(?:^|[-/:])([0-9a-f]{64})(?:\.scope)?(?=/|$)")
+_POD = regex(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+_OTHER_CONTAINER = regex(r"/(?:machine\.slice|lxc\.payload[^/]*|lxc|docker|garden|kubepods[^/]*)(?=/|$)")
 """Where those are whose names have no such id: systemd-nspawn and machinectl, LXC and Incus, and more."""
-_UNIT = re.compile(r"/([^/]+\.(?:service|scope|socket|slice))(?=/|$)")
+_UNIT = regex(r"/([^/]+\.(?:service|scope|socket|slice))(?=/|$)")
 _POD_LOGS = "/var/log/pods"
 """The kubelet keeps a directory here for each pod of the node: NAMESPACE_NAME_UID."""
-_POD_NAME = re.compile(r"([a-z0-9-]{1,63})_([a-z0-9.-]{1,253})_([0-9a-f-]{36})")
+_POD_NAME = regex(r"([a-z0-9-]{1,63})_([a-z0-9.-]{1,253})_([0-9a-f-]{36})")
 _MAX_PODS = 4096
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -34,6 +33,7 @@ from parprof.model import (
     ThreadState,
     add_facts,
 )
+from parprof.patterns import regex
 from parprof.process.futex_waits import futex_wait
 from parprof.process.loadmap import LoadMap
 from parprof.process.memory import read_exactly
@@ -50,7 +50,7 @@ Tables = Callable[[Dso], UnwindTable | None]
 
 MOST_LOOKED_AT = 64
 """Threads that are looked at: each takes some 0.1 ms."""
-_KERNEL_FRAME = re.compile(r"\[<[0-9a-f]*>\] ([\w.]+)\+(0x[0-9a-f]+)/0x[0-9a-f]+(?: (\[\w+\]))?")
+_KERNEL_FRAME = regex(r"\[<[0-9a-f]*>\] ([\w.]+)\+(0x[0-9a-f]+)/0x[0-9a-f]+(?: (\[\w+\]))?")
 _KERNEL_END = len(STACK_ENDS)
 NO_TABLE = STACK_ENDS.index("no_table")
 """A stack that ends where unwind tables are missing, perhaps for now."""

@@ -22,6 +22,7 @@ from parprof.kernel.counts import ByTime
 from parprof.kernel.scopes import wait_key
 from parprof.kernel.stacks import StackTable
 from parprof.model import Count, Facts, SampleKey, ThreadState, add_facts
+from parprof.patterns import regex
 from parprof.session.asleep import NO_TABLE, Asleep, Sleepers, Tables, look_at
 from parprof.session.target import Target
 from parprof.unwind.table import UnwindTable
@@ -40,7 +41,7 @@ _MOST_PLACES = 1024
 _SLOT_NS = 1_000_000_000
 """What is found within so long is added up."""
 _RUNS = "running"
-_NAPS = re.compile(rb"^voluntary_ctxt_switches:\s*(\d+)", re.MULTILINE)
+_NAPS = regex(rb"^voluntary_ctxt_switches:\s*(\d+)", re.MULTILINE)
 
 Thread = tuple[int, int]
 """Process image, thread id."""

@@ -10,8 +10,9 @@ import re
 from contextlib import suppress
 
 from parprof.files.elf import ElfError, ElfFile
+from parprof.patterns import regex
 
-_START = re.compile(
+_START = regex(
     rb"(?:\xf3\x0f\x1e\xfa)?\x31\xed\x49\x89\xd1\x5e\x48\x89\xe2\x48\x83\xe4\xf0\x50\x54"
     rb".{5,14}?(?P<load>\x48\x8d\x3d|\x48\xc7\xc7)(?P<operand>.{4})(?:\xff\x15|\x67?\xe8)",
     re.DOTALL,

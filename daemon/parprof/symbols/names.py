@@ -9,21 +9,23 @@ from typing import Any
 
 import pydemumble
 
+from parprof.patterns import regex
+
 MAX_NAME = 4096
 _MAX_MANGLED = 1 << 13
-_CLONE = re.compile(r"\.(?:(?:constprop|isra|part|llvm)\.\d+|cold|lto_priv)(?:\.\d+)*(?=\.|\Z)")
+_CLONE = regex(r"\.(?:(?:constprop|isra|part|llvm)\.\d+|cold|lto_priv)(?:\.\d+)*(?=\.|\Z)")
 """Compilers number them, but for cold parts: ``main.part`` is a function of Go's package ``main``."""
-_OLD_RUST = re.compile(r"_ZN.*17h[0-9a-f]{16}E(?=\.|\Z)")
+_OLD_RUST = regex(r"_ZN.*17h[0-9a-f]{16}E(?=\.|\Z)")
 """Rust's older mangling is C++'s, with a hash at the end and punctuation in words."""
-_RUST_HASH = re.compile(r"::h[0-9a-f]{16}\Z")
-_RUST_WORD = re.compile(r"\$(?:(SP|BP|RF|LT|GT|LP|RP|C)|u([0-9a-f]{1,6}))\$")
+_RUST_HASH = regex(r"::h[0-9a-f]{16}\Z")
+_RUST_WORD = regex(r"\$(?:(SP|BP|RF|LT|GT|LP|RP|C)|u([0-9a-f]{1,6}))\$")
 _RUST_PUNCTUATION = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
-_PLAIN = re.compile(r"[\w:~$]+(?:(?<!decltype)\((?!anonymous)|\Z)", re.ASCII)
+_PLAIN = regex(r"[\w:~$]+(?:(?<!decltype)\((?!anonymous)|\Z)", re.ASCII)
 """A name without template arguments, which has no return type."""
-_SPECIAL = re.compile(r"(?:[\w-]+ ){1,3}(?:to|for) ")  # thunks and the like
-_COROUTINE = re.compile(r"(_Z.*\.Frame)\.(?:actor|destroy)\Z")
+_SPECIAL = regex(r"(?:[\w-]+ ){1,3}(?:to|for) ")  # thunks and the like
+_COROUTINE = regex(r"(_Z.*\.Frame)\.(?:actor|destroy)\Z")
 """The parts that GCC makes of a coroutine take its frame, whose type is named after it: ``_Z3runi.Frame``."""
-_COROUTINE_FRAME = re.compile(r"(?: const)?::_Z[\w$]+\.Frame\*\)\Z")
+_COROUTINE_FRAME = regex(r"(?: const)?::_Z[\w$]+\.Frame\*\)\Z")
 _ANONYMOUS = "(anonymous namespace)"
 
 
@@ -36,7 +38,7 @@ def without_clone_suffixes(name: str) -> str:
     return _CLONE.sub("", name) or name if "." in name else name
 
 
-_STRING = re.compile(
+_STRING = regex(
     r"std::(?:__cxx11::|__1::)?basic_string<char, std::(?:__1::)?char_traits<char>, std::(?:__1::)?allocator<char> ?>"
 )
 _ALLOCATOR = ", std::allocator<"

@@ -24,6 +24,7 @@ from typing import BinaryIO
 
 from parprof.files.mounts import Mounts
 from parprof.files.proc_status import number_inside
+from parprof.patterns import regex
 from parprof.resources import SelfClosing
 from parprof.untrusted import visible
 
@@ -34,7 +35,7 @@ _CHUNK = 1 << 20
 _MAX_ABSENT = 1 << 16
 _STEPS = 1 << 16
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_LINE = re.compile(rb"(?:0[xX])?([0-9a-fA-F]{1,16})[ \t]+(?:0[xX])?([0-9a-fA-F]{1,16})[ \t]+(\S.*)")
+_LINE = regex(rb"(?:0[xX])?([0-9a-fA-F]{1,16})[ \t]+(?:0[xX])?([0-9a-fA-F]{1,16})[ \t]+(\S.*)")
 
 
 class PerfMap(SelfClosing):

@@ -7,12 +7,12 @@ by kind, and one that is longer than the section ends it.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from parprof.patterns import regex
 from parprof.unwind.cfa import REG_RA, CfiRow, Factors, run
 from parprof.unwind.frames import FrameSection, UnwindError
 from parprof.unwind.pointers import Refused, read_leb, read_pointer, skip_pointer
@@ -25,7 +25,7 @@ _USUAL_ENCODING = 0x1B  # pcrel | sdata4
 _USUAL_FDE = struct.Struct("<IIiIB")  # length, distance of the CIE, start, size, length of augmentation data
 _LENGTH_64, _LONGEST_32 = 0xFFFFFFFF, 0xFFFFFFF0
 _MASK = (1 << 64) - 1
-_ZEROS = re.compile(rb"\0+")
+_ZEROS = regex(rb"\0+")
 
 
 class Cie:

@@ -11,7 +11,6 @@ from its end: see `parprof.unwind.returns`.
 
 from __future__ import annotations
 
-import re
 from array import array
 from bisect import bisect_left
 from itertools import pairwise
@@ -19,6 +18,7 @@ from itertools import pairwise
 from parprof.files.elf import ElfFile
 from parprof.loops.machinecode import CodeError, Flow, decode, flow_of
 from parprof.loops.registers import WHOLE_REGISTER
+from parprof.patterns import regex
 from parprof.unwind.rows import pack_offset
 
 _LEAST_GAP = 65
@@ -27,8 +27,8 @@ _MAX_FUNCTIONS = 1 << 14
 _LOOKED_AT = 512
 """Bytes at the beginning of a function."""
 _INSTRUCTIONS = 64
-_SLOT = re.compile(r"qword ptr \[rsp(?: \+ (\w+))?\]")
-_SUM = re.compile(r"\[rsp(?: ([+-]) (\w+))?\]")
+_SLOT = regex(r"qword ptr \[rsp(?: \+ (\w+))?\]")
+_SUM = regex(r"\[rsp(?: ([+-]) (\w+))?\]")
 
 
 def add_prologues(table: array[int], elf: ElfFile) -> array[int]:

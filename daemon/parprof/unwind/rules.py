@@ -6,6 +6,7 @@ import re
 from operator import length_hint
 
 from parprof.loops.registers import DWARF_REGISTERS
+from parprof.patterns import regex
 from parprof.unwind.cfa import AT_CALL, REG_R10, REG_RBP, REG_RSP, CfiRow, How
 from parprof.unwind.pointers import Refused, sleb, uleb
 from parprof.unwind.rows import (
@@ -23,7 +24,7 @@ from parprof.unwind.rows import (
 )
 
 _SIGNAL_CFA = bytes((0x77, 0xA0, 0x01, 0x06))  # breg7 (rsp) + 160, deref
-_PLT_CFA = re.compile(rb"\x77\x08\x80\x00\x3f\x1a([\x31-\x3f])\x2a\x33\x24\x22", re.DOTALL)
+_PLT_CFA = regex(rb"\x77\x08\x80\x00\x3f\x1a([\x31-\x3f])\x2a\x33\x24\x22", re.DOTALL)
 """rsp + 8 + ((rip & 15) >= N) * 8, where lit0 is 0x30."""
 _BREG_RBP, _BREG_RSP, _DEREF, _PLUS = 0x76, 0x77, 0x06, 0x23
 _REGISTER_TYPES = {REG_RSP: RuleType.RSP, REG_RBP: RuleType.RBP, REG_R10: RuleType.R10}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
 from parprof.loops.machinecode import Flow, Instruction, decode, flow_of, target_of
+from parprof.patterns import regex
 from parprof.unwind.rows import PT_REGS
 
 MAX_POINTS = 500_000
@@ -24,7 +24,7 @@ _LONGEST_CALL = 7
 _PART = 1 << 20
 """Bytes of code that are followed at once, at least."""
 _NUMBER = r"(0x[0-9a-f]+|\d+)"
-_ADDRESS = re.compile(rf"(?:qword ptr )?\[(r\w+)(?: ([+-]) {_NUMBER})?\]")
+_ADDRESS = regex(rf"(?:qword ptr )?\[(r\w+)(?: ([+-]) {_NUMBER})?\]")
 _CALL, _LANDING, _PADDING = "call", "endbr64", "nop"
 _COPIES = ("mov", "lea")
 _OF_INTEREST = frozenset(("push", "pop", "leave", "enter", "xchg", "pushfq", "popfq", _CALL, _LANDING))

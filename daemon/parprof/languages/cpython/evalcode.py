@@ -8,12 +8,13 @@ from bisect import bisect_right
 from collections import Counter
 
 from parprof.files.elf import ElfFile
+from parprof.patterns import regex
 
 LOOP = "_PyEval_EvalFrameDefault"
 _PT_GNU_EH_FRAME = 0x6474E550
 _SEARCH_TABLE = (1, 0x03, 0x3B)
 """Version, udata4 count, and pairs of sdata4 relative to the header: the only form that linkers write."""
-_JUMP_IF = re.compile(rb"\x0f[\x80-\x8f](....)", re.DOTALL)
+_JUMP_IF = regex(rb"\x0f[\x80-\x8f](....)", re.DOTALL)
 _FEW = 8
 """So many conditional jumps into one other function do not come about by chance."""
 _MAX_LOOP, _MAX_FUNCTIONS = 1 << 22, 1 << 20

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from parprof.files.elf import ElfFile
 from parprof.languages import Data, Loader, UnknownBuild
 from parprof.languages.cpython.evalcode import LOOP, loop_ranges
@@ -17,14 +15,15 @@ from parprof.languages.cpython.layouts import (
     is_free_threaded,
 )
 from parprof.languages.cpython.process import CPython, thread_slots
+from parprof.patterns import regex
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.values import dataclass
 
 _SYMBOLS = ("_PyRuntime", "PyCode_Type", "Py_Version", LOOP)
-_NUMBER = re.compile(r"python3\.(\d+)")
-_VERSION_TEXT = re.compile(rb"\0(3)\.(9|10)\.\d+(?:\+|a\d+|b\d+|rc\d+)?\0")
-_PROGRAM = re.compile(r"python[\d.]*t?$")
-_EXTENSION_MODULE = re.compile(r"\.(?:cpython-\d+\w*|abi3)[.-]")
+_NUMBER = regex(r"python3\.(\d+)")
+_VERSION_TEXT = regex(rb"\0(3)\.(9|10)\.\d+(?:\+|a\d+|b\d+|rc\d+)?\0")
+_PROGRAM = regex(r"python[\d.]*t?$")
+_EXTENSION_MODULE = regex(r"\.(?:cpython-\d+\w*|abi3)[.-]")
 """In the names of libraries that an interpreter imports: a program may have hundreds, and none is one."""
 _MAX_RODATA = 1 << 24
 _FIRST_THAT_SAYS = 13

@@ -8,7 +8,6 @@ functions are how the one calls the other, and are left out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -16,10 +15,11 @@ from parprof.files.libc import is_of_c_or_mathematics
 from parprof.kernel.stacks import Stack
 from parprof.languages.cpython.functions import PythonFrame
 from parprof.model import Frame, StackRow
+from parprof.patterns import regex
 
 GAP = Frame("[truncated]")
 CUT = Frame("[more Python frames]", module="python")
-_CALLING = re.compile(
+_CALLING = regex(
     r"_?PyObject_(Vectorcall|FastCall|Call|MakeTpCall)|_?PyFunction_|_?PyVectorcall_|_?PyEval_|_?PyCFunction_|"
     r"\w*vectorcall|cfunction_|method_|slot_tp_|wrap_|type_call|object_(vacall|init)|_PyMethodDef_|"
     r"_?PyMethodDescr_|builtin___|call_|do_call|pymain_|Py_(Run|Bytes)?Main|PyRun_|run_|_PyRun_|gen_send|"

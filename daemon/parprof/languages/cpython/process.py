@@ -7,10 +7,11 @@ import re
 from parprof.files.elf import ElfError
 from parprof.files.libc import is_libc
 from parprof.languages.cpython.layouts import NOT_THERE, Layout, kernel_facts
+from parprof.patterns import regex
 from parprof.process.loadmap import LoadMap
 from parprof.values import dataclass
 
-_SLOTS_CODE = re.compile(rb"\x48\x83[\xc0-\xc7](.)\x48\xc1[\xe0-\xe7]\x04", re.DOTALL)
+_SLOTS_CODE = regex(rb"\x48\x83[\xc0-\xc7](.)\x48\xc1[\xe0-\xe7]\x04", re.DOTALL)
 _USUAL_SLOTS = 0x310
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from parprof.languages.hotspot.code import INTERPRETER
 from parprof.languages.hotspot.methods import JavaRow
 from parprof.languages.hotspot.stepping import step
 from parprof.model import CallerStep, Frame, Frames, StackMerge, StackRow
+from parprof.patterns import regex
 
 SAVED_AS = "[hotspot]"
 """In place of the name of a file that is the interpreter."""
@@ -32,7 +32,7 @@ seconds where it hardly gets a core: a look is late by no more than this share o
 _INTERPRETED = (Frame(INTERPRETER, module=ANONYMOUS),)
 _MADE = (Frame("[code of the JVM]", module=ANONYMOUS),)
 """What ran before the JVM was known: a few tenths of a second, in which it begins."""
-_OF_JAVA = re.compile(r"\[|Interpreter\Z|(?:javax?|jdk|sun|com\.sun)\.")
+_OF_JAVA = regex(r"\[|Interpreter\Z|(?:javax?|jdk|sun|com\.sun)\.")
 _JavaFrames = tuple[Frames, ...]
 """By word of a stack; empty where the native frame is all there is."""
 

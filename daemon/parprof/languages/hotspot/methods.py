@@ -8,6 +8,7 @@ from collections import OrderedDict
 from parprof.languages.hotspot.layout import JvmLayout
 from parprof.languages.hotspot.memory import JvmMemory, Unreadable
 from parprof.languages.hotspot.numbers import JavaLines
+from parprof.patterns import regex
 from parprof.untrusted import visible
 from parprof.values import dataclass
 
@@ -16,7 +17,7 @@ _MOST_TABLE = 1 << 15
 _KEPT = 1 << 13
 _HAS_LINES = 1
 """In the flags of a ConstMethod."""
-_HIDDEN = re.compile(r"(\$\$(?:Lambda|\w*Invoker|\w*Holder|LambdaForm\w*)?(?:\$\d+)?)[/+.]0x[0-9a-f]+")
+_HIDDEN = regex(r"(\$\$(?:Lambda|\w*Invoker|\w*Holder|LambdaForm\w*)?(?:\$\d+)?)[/+.]0x[0-9a-f]+")
 """Classes that are made at run time: each run calls them something else."""
 
 JavaRow = tuple[str, str, int, int]

@@ -6,8 +6,10 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 
+from parprof.patterns import regex
+
 KeyPath = tuple[str, ...]
-_TOKEN = re.compile(
+_TOKEN = regex(
     r'''(?P<string>"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')'''
     r"""|(?P<comment>\#[^\n]*)|(?P<newline>\n)|(?P<mark>[\[\]{}=,.])|(?P<bare>[^\s\[\]{}=,."'\#]+)""",
     re.DOTALL,

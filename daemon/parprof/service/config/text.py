@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parprof import __version__
+from parprof.patterns import regex
 from parprof.service.config.load import Loaded, load
 from parprof.service.config.schema import DEFAULT_FILE, KEYS, TABLES, ConfigKey, keys_of, value_of
 from parprof.values import dataclass
 
 _WIDTH = 100
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_BARE_KEY = regex(r"[A-Za-z0-9_-]+")
 
 
 def toml_value(value: Any) -> str:

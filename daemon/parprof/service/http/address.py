@@ -11,13 +11,14 @@ import socket
 import ssl
 
 from parprof.errors import UsageError
+from parprof.patterns import regex
 from parprof.untrusted import visible
 from parprof.values import dataclass
 
 MIN_TOKEN = 16
 """Characters that a token has at least."""
 
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?", re.ASCII)
+_HOST = regex(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

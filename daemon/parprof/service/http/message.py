@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import re
 import socket
 import time
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
 
+from parprof.patterns import regex
 from parprof.values import dataclass
 
 MAX_HEAD = 16 * 1024
@@ -34,8 +34,8 @@ SAFETY_HEADERS = (
 NO_CONTENT_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 _TEXTS = ("text/", "application/json", "application/openmetrics-text")
-_REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.([01])")
-_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ -~\t\x80-\xff]*?)[ \t]*")
+_REQUEST_LINE = regex(rb"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.([01])")
+_HEADER = regex(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ -~\t\x80-\xff]*?)[ \t]*")
 
 
 class RequestError(Exception):

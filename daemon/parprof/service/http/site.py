@@ -21,6 +21,7 @@ from parprof.errors import ParprofError, TargetError
 from parprof.exporters import html, pprof
 from parprof.exporters.webpage import WebPage
 from parprof.model import Profile
+from parprof.patterns import regex
 from parprof.service.http import status_page
 from parprof.service.http.message import HttpRequest, RequestError, Response, number, plain
 from parprof.service.http.peers import Visitor
@@ -40,14 +41,14 @@ MAX_PROFILES = 2
 ALL = "root sees all, and so does who sends the token of the configuration"
 OTHERS = f"other users' processes are not shown: {ALL}"
 
-_PROCESS = re.compile(r"/processes/([1-9][0-9]{0,9})", re.ASCII)
-_PROFILE = re.compile(r"/profiles/([1-9][0-9]{0,9})\.(pb\.gz|svg|html)", re.ASCII)
-_INTERVALS = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
+_PROCESS = regex(r"/processes/([1-9][0-9]{0,9})", re.ASCII)
+_PROFILE = regex(r"/profiles/([1-9][0-9]{0,9})\.(pb\.gz|svg|html)", re.ASCII)
+_INTERVALS = regex(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
 _HISTORY_SECONDS = 600.0
 """What the page of a process shows by default, as far as it is kept."""
 _REFRESH_SECONDS = 1.0
 """How long a scrape waits for what was sampled until now."""
-_BY = re.compile(r"[a-z_]{1,40}", re.ASCII)
+_BY = regex(r"[a-z_]{1,40}", re.ASCII)
 _ROUTES = ("/", "/metrics", "/healthz", "/readyz", "/profiles")
 
 

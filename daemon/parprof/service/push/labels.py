@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 
 from parprof.model import Profile
+from parprof.patterns import regex
 from parprof.service.model import Labels
 from parprof.untrusted import visible
 
@@ -31,7 +31,7 @@ PROCESS_LABELS = tuple(_SOURCES)
 DEFAULT_LABELS = ("comm", "runtime", "container", "unit", "pod")
 """PIDs are not among them: stores keep a series for each set of labels, for as long as they keep anything."""
 
-_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]{0,63}")
+_NAME = regex("[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 
 
 def is_label_name(name: str) -> bool:

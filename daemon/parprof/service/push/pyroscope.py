@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import uuid
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
 from parprof.exporters.pprof_header import DEFAULT_SAMPLE_TYPE
+from parprof.patterns import regex
 from parprof.service.push import pyroscope_pb2 as pb
 from parprof.service.push.backend import Delivery, PushRequest, Reply, judge_status
 from parprof.service.push.labels import SERVICE_NAME
@@ -18,8 +18,8 @@ from parprof.service.push.shape import Payload
 PROFILE_NAME = "parprof"
 """``__name__``: profile types are ``parprof:idleness:nanoseconds:cpu:nanoseconds`` and so on."""
 
-_UNSAFE_VALUE = re.compile(r"[,{}=]")
-_UNSAFE_SERVICE = re.compile(r"[^a-zA-Z0-9_./-]")
+_UNSAFE_VALUE = regex(r"[,{}=]")
+_UNSAFE_SERVICE = regex(r"[^a-zA-Z0-9_./-]")
 
 
 class PyroscopePush:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 from dataclasses import replace
 from functools import cached_property
 
@@ -12,6 +11,7 @@ from parprof.errors import OutputError
 from parprof.exporters import pprof
 from parprof.metrics import Metrics
 from parprof.model import Origin, Path, PathSample, Profile
+from parprof.patterns import regex
 from parprof.service.folding import fold_cold
 
 MAX_PATHS = 10_000
@@ -20,7 +20,7 @@ samples as it comes, and a call path may have some for each category of overhead
 MAX_BYTES = 4 << 20
 """A pushed profile before compression: what Pyroscope takes as it comes."""
 
-_UNSAFE = re.compile("[^a-zA-Z0-9_]")
+_UNSAFE = regex("[^a-zA-Z0-9_]")
 
 
 def shaped(profile: Profile, max_paths: int = MAX_PATHS) -> Profile:

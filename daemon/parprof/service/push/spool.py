@@ -11,7 +11,6 @@ import errno
 import fcntl
 import json
 import os
-import re
 import stat
 import threading
 import time
@@ -22,12 +21,13 @@ from pathlib import Path
 
 from parprof.errors import UsageError
 from parprof.newfile import UNFINISHED, NewFile
+from parprof.patterns import regex
 from parprof.resources import Closing
 from parprof.service.push.backend import PushRequest
 from parprof.values import dataclass
 
 _MAGIC = b"parprof push 1"
-_NAME = re.compile(r"[0-9]{20}")
+_NAME = regex(r"[0-9]{20}")
 _LOCK = ".lock"
 _MAX_FILES = 1 << 16
 _MAX_HEAD = 1 << 16
