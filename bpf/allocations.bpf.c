@@ -114,7 +114,7 @@ int on_allocation(struct pt_regs *ctx)
 		return 0;
 	t = threads.lookup(&tid);
 	if (!t)
-		t = add_thread(p, tgid, tid, 0);
+		t = add_thread(tgid, tid, 0);
 	w = t && affords_amount(p) && !(p->cut & 1 << COST_ALLOCATION) ? claim_walk(t) : 0;
 	if (!w) {
 		leave_out_amount(AMOUNT_ALLOCATED, due);

@@ -41,6 +41,7 @@ struct meter {
 	u32 price_ns[METERS];
 	u64 checked_ns;	/* when the rate of context switches was looked at last */
 	u64 hot;	/* how often in a row it was too high */
+	u64 nothing;	/* see untracked() */
 };
 BPF_TABLE("percpu_array", u32, struct meter, meters, 1);
 BPF_RINGBUF_OUTPUT(alarms, 4);
@@ -50,6 +51,14 @@ static __always_inline struct meter *find_meter(void)
 	u32 zero = 0;
 
 	return meters.lookup(&zero);
+}
+
+/* The same value, of which the verifier knows nothing any more: something is added that nobody but us knows to be 0. It follows
+ * a program once for each value that a variable is known to have: behind two branches that set one to 0 and to 1 all the rest
+ * twice. */
+static __always_inline u64 untracked(struct meter *m, u64 value)
+{
+	return value + *(volatile u64 *)&m->nothing;
 }
 
 static __always_inline struct settings *find_settings(void)
@@ -194,11 +203,21 @@ static __always_inline void leave_switches(struct process *p)
 }
 
 /* Cuts off the dearest kind of event if the budget is used up. Two CPUs that do so at once choose the same. */
-static __always_inline void hold_to_budget(struct process *p, struct settings *s, u32 tgid, u32 tid)
+u64 cut_dearest(u64 given)
 {
-	u32 cuttable = ~(p->cut | 1 << COST_WALK | 1 << COST_TIMER);
+	struct scope_move *m = (struct scope_move *)given;
+	struct settings *s = find_settings();
+	struct process *p;
 	u64 dearest = COST_KINDS, most, taken, more;
+	u32 tgid, tid, cuttable;
 
+	if (!m || !s)
+		return 0;
+	tgid = m->number;
+	tid = m->tid;
+	p = processes.lookup(&tgid);
+	if (!p)
+		return 0;
 	if (glimpse_is_over(p, s)) {
 		p->glimpsed = 0;
 		p->cut |= 1 << COST_WAIT;
@@ -207,10 +226,11 @@ static __always_inline void hold_to_budget(struct process *p, struct settings *s
 	}
 	if (p->left_ns >= 0) {
 		if (p->probes_owe_ns <= probes_may_owe(s) || p->cut & 1 << COST_PROBE)
-			return;
+			return 0;
 		dearest = COST_PROBE;
 		goto cut;
 	}
+	cuttable = ~(p->cut | 1 << COST_WALK | 1 << COST_TIMER);
 	most = s->burst_ns >> 3;	/* what took less is not what emptied it */
 #pragma unroll
 	for (int kind = 0; kind < COST_KINDS; kind++) {
@@ -221,10 +241,10 @@ static __always_inline void hold_to_budget(struct process *p, struct settings *s
 	}
 	fill_budget(p, s);
 	if (dearest == COST_KINDS)
-		return;
+		return 0;
 	if (dearest == COST_SAMPLE) {
 		p->thin += p->thin < MOST_THIN;
-		return;
+		return 0;
 	}
 cut:
 	p->cut |= 1 << dearest;
@@ -233,6 +253,20 @@ cut:
 	if (dearest == COST_SWITCH)
 		leave_switches(p);
 	raise_alarm(tgid, tid, p->image, dearest);
+	return 0;
+}
+
+static u64 (*call_cut_dearest)(struct scope_move *m) = (void *)SHARED_cut_dearest;
+
+static __always_inline void hold_to_budget(struct process *p, struct settings *s, u32 tgid, u32 tid)
+{
+	struct scope_move m = {};
+
+	if (p->left_ns >= 0 && p->probes_owe_ns <= probes_may_owe(s) && !p->glimpsed)
+		return;
+	m.number = tgid;
+	m.tid = tid;
+	call_cut_dearest(&m);
 }
 
 /* One event in CHARGED_RUNS + 1 pays for all. `luck` is a random number. */

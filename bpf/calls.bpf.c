@@ -85,7 +85,7 @@ int on_call(struct pt_regs *ctx)
 		entered_ns = bpf_ktime_get_ns();
 	t = threads.lookup(&tid);
 	if (!t)
-		t = add_thread(p, tgid, tid, 0);
+		t = add_thread(tgid, tid, 0);
 	counted = call_counts.lookup(&site);
 	if (!t || !counted) {
 		count(LOST_CALLS);

@@ -26,7 +26,7 @@ static __always_inline void thread_created(struct process *p, u32 tgid, u32 tid,
 		p->threads_created++;
 	if (t)		/* left over from an earlier owner of this tid */
 		remove_thread(p, t, tid);
-	t = add_thread(p, tgid, tid, 1);	/* until sched_wakeup_new */
+	t = add_thread(tgid, tid, 1);	/* until sched_wakeup_new */
 	if (!t)
 		return;
 	t->delay_ns = s && by_ticks(p, s);
@@ -199,7 +199,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	config->closures.there = 0;
 	if (stop)
 		config->flags |= STOP_AT_LOAD;
-	t = add_thread(p, tgid, tid, 0);
+	t = add_thread(tgid, tid, 0);
 	if (t && working)	/* after the new one, lest the scope be idle for an instant */
 		change_scope(p->scope, t, -(s64)working, 0, 0);
 	if (stop) {

@@ -51,12 +51,12 @@ struct judgement {
 
 /* What shared functions are given (parprof/kernel/linking.py): one pointer, to something of a size that is known. */
 
-/* See move_scope. */
+/* See move_scope, change_loiterers, cut_dearest, insert_thread. */
 struct scope_move {
 	s64 change;	/* so many more threads work */
 	s64 places;	/* by so much its word of this name changes */
 	u64 now;	/* the time, if that is known, or 0 */
-	u32 number;	/* the scope; of change_loiterers the process */
+	u32 number;	/* the scope; of the others the process */
 	u32 tid;	/* the thread that changes */
 };
 

@@ -147,7 +147,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	bpf_probe_read_kernel(&sp, sizeof(sp), &regs->sp);
 	t = threads.lookup(&tid);
 	if (!t && !left_out && !is_exiting((void *)bpf_get_current_task()))
-		t = add_thread(p, tgid, tid, 0);
+		t = add_thread(tgid, tid, 0);
 	if (t && w->others >= 0 && !s->glimpse)
 		t->blocked = 0;	/* nobody saw it wake up, nor when */
 	if (t && !t->busy)

@@ -180,10 +180,10 @@ static __always_inline int follows_switches(struct process *p)
 }
 
 /* A thread of a watched process leaves its CPU. */
-static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, void *task, int sleeps, u64 now)
+static __always_inline void switch_out(struct process *p, struct meter *m, u32 tgid, u32 tid, void *task, int sleeps, u64 now)
 {
 	struct thread *t = threads.lookup(&tid);
-	int queued = !sleeps, loitering = 0;
+	int queued = untracked(m, !sleeps), loitering = 0;
 	u8 busy;
 
 	if (!t)
@@ -212,6 +212,9 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, voi
 			t->spins = waits_in_loop(tgid) ? SPINS : queued ? 0 : GAVE_UP;
 		}
 	}
+	queued = untracked(m, queued);
+	loitering = untracked(m, loitering);
+	sleeps = untracked(m, sleeps);
 	recount_at(p, t, 0, queued & ~loitering, now);
 	if (loitering)
 		begin_to_loiter(p, t, now);
@@ -230,7 +233,7 @@ static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void
 
 	if (!t) {
 		if (!is_exiting(task))
-			add_thread(p, tgid, tid, 0);
+			add_thread(tgid, tid, 0);
 		return;
 	}
 	if (rejoin(p, t))	/* it was woken before we came, or while switches were not followed: nobody knows when */
@@ -274,11 +277,13 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 	u64 now = 0;
 	int sleeps = 0;
 
+	if (!m)
+		return 0;
 	if (follows_switches(p)) {
 		count(STAT_SWITCHES);
 		now = bpf_ktime_get_ns();
-		sleeps = !!state;
-		switch_out(p, tgid, tid, (void *)ctx->args[1], sleeps, now);
+		sleeps = untracked(m, !!state);
+		switch_out(p, m, tgid, tid, (void *)ctx->args[1], sleeps, now);
 	}
 #ifdef EXIT_TELLS_LAST
 	if (p && p->last_tid == tid && (state & TASK_DEAD)) {	/* it has left its CPU for good */
@@ -287,6 +292,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 		sleeps = 0;
 	}
 #endif
+	sleeps = untracked(m, sleeps);
 	spare_bystanders(m);
 	if (next_tgid)
 		q = processes.lookup(&next_tgid);
@@ -356,7 +362,7 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 	if (t)
 		wake_up(p, t, tgid, tid, (void *)ctx->args[0]);
 	else if (!is_exiting((void *)ctx->args[0]))
-		add_thread(p, tgid, tid, 0);
+		add_thread(tgid, tid, 0);
 	meter_end(m, METER_WAKEUP, begun);
 	pay(p, m, METER_WAKEUP, COST_SWITCH, HOOK_NS, luck, tgid, tid);
 	return 0;

@@ -9,8 +9,8 @@
 #define FUTEX_WAKE 1
 #define FUTEX_WAIT_BITSET 9
 
-/* The only place where n_working changes, of its process and of the scope (but for the end of a thread, the reset at exec,
- * and on_command). The thread has a CPU (`running`), waits for one (`queued`), or neither; `now` as in change_scope. */
+/* The only place where n_working changes, of its process and of the scope (but for the begin and the end of a thread, the
+ * reset at exec, and on_command). The thread has a CPU (`running`), waits for one (`queued`), or neither; `now` as in change_scope. */
 static __always_inline void recount_at(struct process *p, struct thread *t, u8 running, u8 queued, u64 now)
 {
 	u8 want = is_working(t);
@@ -253,13 +253,23 @@ static __always_inline int runs_program(struct process_config *c, struct thread 
 	       !in_libc(c, ip) && !in_probe_page(ip);
 }
 
-/* Adds a thread that no fork event announced: it was there before us. */
-static __always_inline struct thread *add_thread(struct process *p, u32 tgid, u32 tid, u8 blocked)
+/* See add_thread: `number` is the process, `change` whether the thread sleeps. */
+u64 insert_thread(u64 given)
 {
-	struct process_config *config = configs.lookup(&tgid);
-	u32 zero = 0;
-	struct thread *t = threads.lookup(&zero);	/* entry 0 is a template of zeroes */
+	struct scope_move *m = (struct scope_move *)given;
+	struct process_config *config;
+	struct process *p;
+	struct thread *t;
+	u32 tgid, tid, zero = 0;
 
+	if (!m)
+		return 0;
+	tgid = m->number;
+	tid = m->tid;
+	p = processes.lookup(&tgid);
+	t = threads.lookup(&zero);	/* entry 0 is a template of zeroes */
+	if (!p)
+		return 0;
 	if (!t || threads.insert(&tid, t) == -E2BIG) {
 		count(LOST_THREADS_FULL);
 		return 0;
@@ -273,16 +283,38 @@ static __always_inline struct thread *add_thread(struct process *p, u32 tgid, u3
 	t->image = p->image;
 	t->generation = p->generation;
 	t->is_main = tid == tgid;
-	t->blocked = blocked;
+	t->blocked = m->change;
 	t->base_work = 1;
 	t->unknown = NO_RUNTIME;
 	t->from_leaves = p->from_leaves;
+	config = configs.lookup(&tgid);
 	if (config && (config->flags & HAS_RUNTIME)) {
 		t->base_work = t->is_main;
 		set_unknown(p, t, GUESSED);
 	}
-	recount(p, t);
-	return t;
+	if (!is_working(t))
+		return 0;
+	t->counted = 1;
+	__sync_fetch_and_add(&p->n_working[parity(p)], 1);
+	m->number = p->scope;	/* not change_scope: there is no stack left for another of these */
+	m->change = 1;
+	m->places = m->now = 0;
+	call_move_scope(m);
+	return 0;
+}
+
+static u64 (*call_insert_thread)(struct scope_move *m) = (void *)SHARED_insert_thread;
+
+/* Adds a thread that no fork event announced: it was there before us. */
+static __always_inline struct thread *add_thread(u32 tgid, u32 tid, u8 blocked)
+{
+	struct scope_move m = {};
+
+	m.number = tgid;
+	m.tid = tid;
+	m.change = blocked;
+	call_insert_thread(&m);
+	return threads.lookup(&tid);
 }
 
 static __always_inline void remove_thread(struct process *p, struct thread *t, u32 tid)

@@ -331,10 +331,13 @@ int on_edge(struct pt_regs *ctx)
 	if (!p || p->dead)
 		return (cookie & COOKIE_SESSION) ? 1 : 0;
 	m = find_meter();
+	if (!m)
+		return (cookie & COOKIE_SESSION) ? 1 : 0;
 	luck = bpf_get_prandom_u32();
 	begun = meter_begin(m, METER_EDGE, luck);
 	returned = (cookie & COOKIE_RETURN) ||
 		   ((cookie & COOKIE_SESSION) && PT_REGS_IP(ctx) != bpf_get_func_ip(ctx));
+	returned = untracked(m, returned);
 	count(STAT_EDGES + (kind & 15));
 	__sync_fetch_and_add(&p->probe_hits, 1);
 	pay(p, m, METER_EDGE, cost, trap_ns(cookie, returned), luck, tgid, tid);
@@ -347,7 +350,7 @@ int on_edge(struct pt_regs *ctx)
 	}
 	t = threads.lookup(&tid);
 	if (!t)
-		t = add_thread(p, tgid, tid, 0);
+		t = add_thread(tgid, tid, 0);
 	if (!t)
 		return (cookie & COOKIE_SESSION) ? 1 : 0;
 	rejoin(p, t);

@@ -28,6 +28,8 @@ SHARED_FUNCTIONS: dict[str, str] = {
     "hash_captured": "walks",
     "move_scope": "layout_scope_move",
     "change_loiterers": "layout_scope_move",
+    "cut_dearest": "layout_scope_move",
+    "insert_thread": "layout_scope_move",
     "ask_memory": "layout_look",
     "count_workers": "layout_look",
     "look_at_cpu": "layout_look",
