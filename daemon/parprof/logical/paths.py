@@ -213,7 +213,7 @@ class LogicalPaths:
             complete,
             self._shared.kinds.kind(unwound.path),
             before is not None and before.path[0] is UNKNOWN_CONTEXT,
-            self._work(unwound) if before is _UNKNOWN else (),
+            self._work(unwound) if before is _UNKNOWN or self._is_of_unseen_pool(unwound) else (),
         )
         located = located.in_handler() if unwound.in_slot else located
         task = self._task(unwound)
@@ -327,6 +327,12 @@ class LogicalPaths:
         if len(path) > MAX_CONTEXT_FRAMES:
             path, complete = (TRUNCATED, *path[-MAX_CONTEXT_FRAMES:]), False
         return self._shared.before(path, complete)
+
+    def _is_of_unseen_pool(self, unwound: Unwound) -> bool:
+        """Whether a thread of a runtime without probes works, where nothing but its start can have been seen: then who
+        takes part in the same work tells more."""
+        _, owners, at = self._first(unwound)
+        return any(agent is not None and agent.joins and not agent.hooks for agent in owners[:at])
 
     def _work(self, unwound: Unwound) -> tuple[FunctionId, ...]:
         """The body of parallel work that a stack's own frames begin with, or what it called as its last."""
