@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 
@@ -206,6 +206,44 @@ def test_a_callers_own_part_tells_more_than_who_waits(monkeypatch: pytest.Monkey
     assert process.placed({}, [unseen], 3) == {"[gang worker] gang_serve other burn": 3}
 
 
+def assert_thread_pool(known: pooled.WaitedPools, python: Callable[[str, str], Path]) -> None:
+    """Python's older pool of threads: from 3.11 on methods have the names of their classes."""
+    file = "multiprocessing/pool.py"
+    serves, burn = python("worker", file), python("burn", "mine.py")
+    for between, work in (
+        ("", burn),
+        ("mapstar", burn),
+        ("starmapstar", burn),
+        ("", (Frame("hash", module="c.so"),)),
+    ):
+        run = (*python("Thread.run", "threading.py"), *serves, *python(between, file), *work)
+        task = known.task(run)
+        assert task is not None and (task.pool.name, run[task.start :]) == ("multiprocessing", work)
+    rests = (
+        Frame("_queue_SimpleQueue_get", module="libpython3.12.so"),
+        Frame("+0x12", module="_queue.cpython-311.so"),
+    )
+    for idle in rests:
+        assert (
+            known.task((*serves, idle, Frame("PyThread_acquire_lock_timed", module="libpython3.12.so")))
+            is None
+        )
+    assert known.task(serves) is None
+    ways = (
+        "Pool.map ApplyResult.get ApplyResult.wait",
+        "IMapIterator.next",
+        "map get wait",
+        "next",
+        "Pool.join",
+    )
+    for waits in ways:
+        path = (*python("main f", "mine.py"), *python(waits, file), *python("Condition.wait", "threading.py"))
+        assert known.waiter(path, path) == (task.pool, 2)
+    for helper in ("Pool._handle_tasks", "_handle_results", "Pool._handle_workers Pool._wait_for_updates"):
+        path = (*python(helper, file), *python("Condition.wait", "threading.py"))
+        assert known.waiter(path, path) is None and known.task(path) is None
+
+
 def test_names_that_other_code_has_too() -> None:
     """Python's are told by the file, numba's by the module."""
 
@@ -226,6 +264,7 @@ def test_names_that_other_code_has_too() -> None:
     assert known.waiter(result, result) == (task.pool, 1)
     mine = python("main wait", "mine.py")
     assert known.waiter(mine, mine) is None
+    assert_thread_pool(known, python)
     numba = (Frame("thread_worker", module="workqueue.cpython-311-x86_64-linux-gnu.so"), Frame("kernel"))
     task = known.task(numba)
     assert task is not None and (task.pool.name, task.start) == ("numba", 1)

@@ -112,7 +112,9 @@ class WaitedPools:
             runs = (at for at in range(len(path) - 1, serves, -1) if _of(roles, at).runs is pool)
             at = next(runs, len(path))
         start = next((at for at in range(at + 1, len(path)) if not path[at].is_loop), None)
-        return None if start is None or (no_runs and _starts_threads(path[start])) else Task(pool, start)
+        if start is None or (no_runs and (_starts_threads(path[start]) or pool.is_resting(path[start]))):
+            return None
+        return Task(pool, start)
 
     def waiter(self, own: Path, logical: Path) -> tuple[Pool, int] | None:
         """Of a caller who waits for work he has handed out: for which pool, and where in his logical call path the

@@ -40,6 +40,9 @@ class Pool:
     runs: re.Pattern[str] = NOTHING
     """Matches the functions in which a thread runs a piece of work, where callers wait: what these call is the work.
     Nothing: what `serves` calls is."""
+    rests: re.Pattern[str] = NOTHING
+    """Found in the name or the module of what `serves` calls to wait for work, and to tell what came of it: that is no
+    work. For those that call the work itself."""
     within: re.Pattern[str] = re.compile("")
     """Found in the name of the source file, or else of the module, of what `serves`, `waits` and `runs` match, where
     callers wait: for names that other code may have as well."""
@@ -76,6 +79,10 @@ class Pool:
     def is_within(self, frame: Frame) -> bool:
         """Whether a function may be the pool's, as far as the file that it is in tells."""
         return bool(self.within.search(frame.file or frame.module) or self.within.search(frame.module))
+
+    def is_resting(self, frame: Frame) -> bool:
+        """Whether a function that `serves` calls is no work."""
+        return bool(self.rests.search(frame.name) or self.rests.search(frame.module))
 
     def is_handing_out(self, frame: Frame) -> bool:
         """Whether a function is one in which a caller hands out work and takes part in it."""
@@ -118,6 +125,16 @@ POOLS = (
         ),
         runs=re.compile(r"(?:_WorkItem\.|WorkerContext\.)?run"),
         within=re.compile(r"\bconcurrent/futures/(?:thread|_base)\.py\Z"),
+    ),
+    Pool(
+        "multiprocessing",  # its ThreadPool: of a pool of processes no thread works for another one of its process
+        NOTHING,
+        re.compile(r"worker|(?:star)?mapstar"),
+        waits=re.compile(
+            r"(?:ApplyResult\.)?(?:get|wait)|(?:IMapIterator\.)?next|(?:Pool\.)?(?:apply|map|starmap|join)"
+        ),
+        rests=re.compile(r"SimpleQueue|\A_queue\."),
+        within=re.compile(r"\bmultiprocessing/pool\.py\Z"),
     ),
     Pool(
         "java.util.concurrent",
