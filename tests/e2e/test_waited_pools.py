@@ -72,7 +72,7 @@ PYTHONS = [
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.split("/")[-3])
-@pytest.mark.parametrize("program", ["futures", "thread_pool"])
+@pytest.mark.parametrize("program", ["futures", "thread_pool", "event_loop"])
 def test_in_python(program: str, python: str, tmp_path: Path) -> None:
     source = Path(__file__).parent.parent / f"workloads/{program}.py"
     report, printed = recorded(tmp_path / "pool.pb.gz", python, str(source))

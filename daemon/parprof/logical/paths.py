@@ -200,9 +200,9 @@ class LogicalPaths:
         """``before`` is where the work was created, if the kernel says so."""
         pooled = self._pooled(unwound)
         if pooled is not None:
-            return self._place_in_pool(unwound, pooled)._replace(task=self._task(unwound))
+            return self._place_in_pool(unwound, pooled)._replace(task=self._task(unwound, before))
         idle = unwound.whole and self._is_idle_beside_closures(unwound)
-        before = None if idle else self._origin(unwound, before)
+        started, before = before, None if idle else self._origin(unwound, before)
         folded = with_handed_out(self._fold(unwound, before, True))
         complete = self._is_complete(unwound, before)
         if before is None and unwound.whole and self._is_idle(unwound):
@@ -216,13 +216,13 @@ class LogicalPaths:
             self._work(unwound) if before is _UNKNOWN or self._is_of_unseen_pool(unwound) else (),
         )
         located = located.in_handler() if unwound.in_slot else located
-        task = self._task(unwound)
+        task = self._task(unwound, started)
         waits = self._waits(unwound, folded, complete)
         return StackInContext(located, folded, complete, self._begin(unwound), task, waits)
 
-    def _task(self, unwound: Unwound) -> Task | None:
+    def _task(self, unwound: Unwound, started: Before | None) -> Task | None:
         outer, own = _split(unwound)
-        return None if outer else self._shared.pools.task(own)
+        return None if outer else self._shared.pools.task(own, started.path if started else ())
 
     def _waits(self, unwound: Unwound, folded: Folded, complete: bool) -> tuple[Pool, Before] | None:
         path = logical_projection(folded.path)
@@ -370,7 +370,7 @@ class LogicalPaths:
         if found is None:
             unwound = self._unwind(user)
             pooled = self._pooled(unwound)
-            task = self._task(unwound) if function is None else None
+            task = self._task(unwound, None) if function is None else None
             if task is not None:
                 folded = self._fold_from(unwound, task.start, before.path)
             elif function is None or pooled is None:
