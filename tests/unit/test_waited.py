@@ -205,7 +205,12 @@ def test_threads_that_another_pool_has_started_serve_that(monkeypatch: pytest.Mo
     )
     assert process.placed(division, [work], 3) == {BELOW_F: 3}
     assert process.placed(division, [looped], 4) == {"main h spin_once part burn": 4}
-    assert process.placed(division, [unseen], 5) == {BELOW_F: 5}
+    assert process.placed(division, [unseen], 5) == {f"{F} part burn": 3, "main h spin_once part burn": 2}, (
+        "of either"
+    )
+    (division,) = process.divide({asleep(spins, 2): 10, work: 3, unseen: 5})
+    assert process.placed(division, [unseen], 5) == {"main h spin_once part burn": 5}
+    assert process.placed(division, [work], 3) == {TODAY: 3}
     parent = process.context(process.stack(frames("gang_serve gang_run part start pthread_create")), started)
     inside = process.work(process.worker(), 10)._replace(context=parent)
     (division,) = process.divide({asleep(f): 10, asleep(spins, 2): 10, inside: 1})

@@ -160,12 +160,12 @@ class LogicalPaths:
                 self.incomplete_samples += 0 if located.complete else count
         return out
 
-    def task(self, user: int, context: int) -> Pool | None:
-        """The pool that runs a piece of work there in which no caller was seen to take part (`learn`)."""
+    def task(self, user: int, context: int) -> Task | None:
+        """The piece of work of a pool there, if no caller was seen to take part in it (`learn`)."""
         place = self._place(user, context)
         if place.task is None or any(one in self._callers for one in place.located.bodies):
             return None
-        return place.task.pool
+        return place.task
 
     def waits(self, user: int, context: int) -> tuple[Pool, Before] | None:
         """Where a thread is that waits for work which it has handed out to a pool: to which, and its call path."""
@@ -222,7 +222,8 @@ class LogicalPaths:
 
     def _task(self, unwound: Unwound, started: Before | None) -> Task | None:
         outer, own = _split(unwound)
-        return None if outer else self._shared.pools.task(own, started.path if started else ())
+        known = () if started is None or started.path[0] is UNKNOWN_CONTEXT else started.path
+        return None if outer else self._shared.pools.task(own, known)
 
     def _waits(self, unwound: Unwound, folded: Folded, complete: bool) -> tuple[Pool, Before] | None:
         path = logical_projection(folded.path)

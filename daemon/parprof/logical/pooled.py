@@ -73,6 +73,8 @@ class Task(NamedTuple):
     pool: Pool
     start: int
     """Where among the frames of the thread the work begins."""
+    or_of: tuple[Pool, ...] = ()
+    """Pools that it may be of as well, for all that is known: nobody saw where the thread was started."""
 
 
 class _Roles(NamedTuple):
@@ -116,11 +118,13 @@ class WaitedPools:
         start = next((at for at in range(at + 1, len(path)) if not path[at].is_loop), None)
         if start is None or (no_runs and (_starts_threads(path[start]) or pool.is_resting(path[start]))):
             return None
-        return Task(self._by_its_start(pool, started), start)
+        alike = tuple(one for one in self._by_start if one.has_threads_as(pool))
+        if alike and not started:
+            return Task(pool, start, alike)
+        return Task(self._by_its_start(pool, alike, started), start)
 
-    def _by_its_start(self, pool: Pool, started: Path) -> Pool:
-        """Which pool with such threads a thread is of that was started from there."""
-        alike = [one for one in self._by_start if one.has_threads_as(pool)] if started else []
+    def _by_its_start(self, pool: Pool, alike: Sequence[Pool], started: Path) -> Pool:
+        """Which pool a thread is of that was started from there: one of those ``alike`` that have such threads, too?"""
         for frame in reversed(started) if alike else ():
             if found := next((one for one in alike if one.is_starting(frame)), None):
                 return found
