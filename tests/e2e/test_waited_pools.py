@@ -64,7 +64,16 @@ def test_as_in_rayon(tmp_path: Path) -> None:
     assert any("call paths that waited for such work" in note for note in pprof_reader.read(profile).notes)
 
 
-def test_in_python(tmp_path: Path) -> None:
-    program = Path(__file__).parent.parent / "workloads/futures.py"
-    report, printed = recorded(tmp_path / "futures.pb.gz", sys.executable, str(program))
+PYTHONS = [
+    sys.executable,
+    *map(str, sorted((Path.home() / ".pyenv/versions").glob("3.1[0-3].*/bin/python3"))),
+]
+"""That are here; until 3.10 functions have no names of classes."""
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.split("/")[-3])
+@pytest.mark.parametrize("program", ["futures", "thread_pool", "event_loop"])
+def test_in_python(program: str, python: str, tmp_path: Path) -> None:
+    source = Path(__file__).parent.parent / f"workloads/{program}.py"
+    report, printed = recorded(tmp_path / "pool.pb.gz", python, str(source))
     check(by_caller(report, {"short": "short", "long": "long"}, "burn"), json.loads(printed))

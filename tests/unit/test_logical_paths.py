@@ -487,6 +487,39 @@ def test_a_worker_of_tbb_works_for_who_takes_part() -> None:
     assert here.unknown, "nobody is seen to take part in it"
 
 
+def test_who_started_a_worker_of_tbb_created_no_work_of_it() -> None:
+    """Threads of a library that was loaded a moment ago are seen as any thread's are: where they were started."""
+    process = Tasks()
+    thread = (Frame("tbb::detail::r1::rml::private_worker::run", module="libtbb.so.12"),)
+    started = process.context(process.stack(frames("main import launch pthread_create"), start_up=MAIN))
+    half_seen = process.context(process.stack(frames("launch pthread_create"), "no_mapping", start_up=""))
+    f = process.stack((*frames("main f"), *process.work("f(int)::{lambda#1}", "solve")), start_up=MAIN)
+    worker = process.stack((*thread, *process.work("f(int)::{lambda#1}", "solve")))
+    other = process.stack((*thread, *process.work("h(int)::{lambda#1}", "merge")))
+    process.paths.learn([(f, 0, 5), (worker, started, 4), (worker, half_seen, 2), (other, started, 3)])
+    for context in (started, half_seen):
+        ((here, _),) = process.paths.shares(worker, 0, context, 4)
+        assert text(here.path) == "main f operator() solve"
+        assert here.complete and not here.unknown
+    ((here, _),) = process.paths.shares(other, 0, started, 3)
+    assert text(here.path) == "main import launch operator() merge", "nobody is seen to take part in it"
+
+
+def test_who_created_work_of_a_runtime_that_is_probed_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though others take part in the same function."""
+    monkeypatch.setattr(OneTbb, "hooks", (object(),))
+    process = Tasks()
+    thread = (Frame("tbb::detail::r1::rml::private_worker::run", module="libtbb.so.12"),)
+    f, g = (
+        process.stack((*frames(f"main {one}"), *process.work("b", "solve")), start_up=MAIN) for one in "fg"
+    )
+    created = process.context(process.stack(frames("main g"), start_up=MAIN))
+    worker = process.stack((*thread, *process.work("b", "solve")))
+    process.paths.learn([(f, 0, 5), (g, 0, 5), (worker, created, 4)])
+    ((here, count),) = process.paths.shares(worker, 0, created, 4)
+    assert (text(here.path), count) == ("main g operator() solve", 4)
+
+
 def test_stripped_tasks_of_tbb_are_told_by_where_they_begin() -> None:
     process = Tasks()
     library = (Frame("tbb::detail::r1::execute_and_wait", module="libtbb.so.12"),)

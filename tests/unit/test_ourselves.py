@@ -22,7 +22,14 @@ from parprof.cct.tree import CallingContextTree
 from parprof.exporters import json_report
 from parprof.facts.drain import Drain
 from parprof.kernel.stacks import Stack
-from parprof.logical.ourselves import PROFILING, in_handler, is_handler, is_slot, without_slot
+from parprof.logical.ourselves import (
+    PROFILING,
+    in_handler,
+    is_handler,
+    is_slot,
+    without_counting,
+    without_slot,
+)
 from parprof.metrics import Metrics
 from parprof.model import (
     Count,
@@ -94,6 +101,21 @@ def test_slots() -> None:
     assert without_slot((slot,)) == ()
 
 
+COUNTING = "libparprof_alloc-c6596774d25ce0be.so"
+
+
+def test_our_library_in_front_of_the_allocator_is_no_part_of_the_program() -> None:
+    """Whether it counts, asks for the time or looks for the next malloc; that one is the program's."""
+    main, caller, libc = frames("main reads_input malloc")
+    ours, slow = Frame("malloc", module=COUNTING), Frame("pace", module=COUNTING)
+    clock = Frame("clock_gettime", module="[vdso]")
+    for stack in ((ours,), (ours, slow), (ours, slow, clock)):
+        assert without_counting((main, caller, *stack)) == (main, caller)
+    for stack in ((), (main,), (main, caller, libc)):
+        assert without_counting(stack) == stack
+    assert without_counting((slow, clock)) == ()
+
+
 KERNEL, SYSTEM_CALL = 3, 4
 
 
@@ -103,6 +125,9 @@ class Made:
     USER: dict[int, Path] = {
         1: frames("main f GOMP_task"),
         2: (*frames("main f GOMP_task"), Frame("[uprobes]+0x10", module="[uprobes]", address=0x99)),
+        5: (*frames("main f"), Frame("malloc", module=COUNTING), Frame("pace", module=COUNTING)),
+        6: (Frame("end_process", module=COUNTING),),
+        7: (*frames("main f"), Frame("malloc", module=COUNTING), Frame("[uprobes]+0x10", module="[uprobes]")),
     }
     KERNEL: dict[int, str] = {
         KERNEL: "asm_exc_int3 uprobe_notify_resume bpf_prog_0123456789abcdef_on_edge",
@@ -216,3 +241,25 @@ def test_rows_of_one_origin_share_it_until_the_process_is_gone() -> None:
     made.maker.forget([1])
     again = made.row(1, 0).origin
     assert again == first and again is not first
+
+
+@pytest.mark.parametrize("kernel", [0, SYSTEM_CALL])
+def test_bytes_are_those_of_who_called_the_allocator(kernel: int) -> None:
+    """Not of the function of our library that counts them, whose time is its caller's."""
+    row = Made().row(5, kernel, event=1)
+    assert row.metrics == Metrics(events={"page-faults": 11})
+    assert text(row.path) == "main f" + " do_syscall_64" * bool(kernel)
+    assert text(Made().row(5, kernel).path) == text(row.path)
+    assert all(frame.module != COUNTING for frame in (*row.path, *row.physical))
+
+
+def test_what_our_library_does_for_nobody_is_ours() -> None:
+    row = Made().row(6, 0)
+    assert row.metrics == Metrics(samples=5, profiling_ns=5e6)
+    assert text(row.path) == "[profiling]"
+
+
+def test_a_probe_on_our_library_is_ours() -> None:
+    row = Made().row(7, 0)
+    assert row.metrics == Metrics(samples=5, profiling_ns=5e6)
+    assert text(row.path) == "main f [profiling]"

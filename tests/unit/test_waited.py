@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 
@@ -180,6 +180,49 @@ def test_the_outermost_function_that_waits_is_where_work_was_handed_out(process:
     assert process.placed(division, [work], 1) == {"main f gang_join part burn": 1}
 
 
+def test_of_two_pools_that_a_caller_waits_for_it_is_the_inner_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop of events that has called something, which hands out work to another pool."""
+    other = replace(GANG, name="other", serves=re.compile("other_serve"), waits=re.compile("other_loop"))
+    monkeypatch.setattr(pooled, "pools", lambda: (GANG, other))
+    process = GangProcess()
+    f, work = process.waiter("main other_loop f gang_join g gang_wait"), process.work(process.worker())
+    (division,) = process.divide({asleep(f): 10, work: 1})
+    assert process.placed(division, [work], 1) == {"main other_loop f gang_join part burn": 1}
+
+
+def test_threads_that_another_pool_has_started_serve_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same functions serve both; who waits for the one does not wait for the other."""
+    loop = replace(GANG, name="loop", waits=re.compile("spin_once"), starts=re.compile("loop_submit"))
+    monkeypatch.setattr(pooled, "pools", lambda: (GANG, loop))
+    process = GangProcess()
+    f, spins = process.waiter(F), process.waiter("main h spin_once")
+    started = process.context(process.stack(frames("main g loop_submit start pthread_create"), start_up=MAIN))
+    work, looped = process.work(process.worker()), process.work(process.worker(), 8)._replace(context=started)
+    unseen = process.work(process.worker(), 9)._replace(context=0)
+    inner = asleep(process.stack(frames("gang_serve gang_run spin_once")), 9)
+    (division,) = process.divide(
+        {asleep(f): 10, asleep(spins, 2): 10, inner: 10, work: 3, looped: 4, unseen: 5}
+    )
+    assert process.placed(division, [work], 3) == {BELOW_F: 3}
+    assert process.placed(division, [looped], 4) == {"main h spin_once part burn": 4}
+    assert process.placed(division, [unseen], 5) == {f"{F} part burn": 3, "main h spin_once part burn": 2}, (
+        "of either"
+    )
+    (division,) = process.divide({asleep(spins, 2): 10, work: 3, unseen: 5})
+    assert process.placed(division, [unseen], 5) == {"main h spin_once part burn": 5}
+    assert process.placed(division, [work], 3) == {TODAY: 3}
+    parent = process.context(process.stack(frames("gang_serve gang_run part start pthread_create")), started)
+    inside = process.work(process.worker(), 10)._replace(context=parent)
+    (division,) = process.divide({asleep(f): 10, asleep(spins, 2): 10, inside: 1})
+    assert process.placed(division, [inside], 1) == {BELOW_F: 1}, (
+        "started by what a thread of the other one ran"
+    )
+    (division,) = process.divide({asleep(f): 10, looped: 4})
+    assert process.placed(division, [looped], 4) == {
+        "main g loop_submit start gang_serve gang_run part burn": 4
+    }
+
+
 def test_a_caller_without_a_beginning_is_none(process: GangProcess) -> None:
     lost = process.stack(frames("f gang_wait pthread_cond_wait"), "no_table", start_up="")
     work = process.work(process.worker())
@@ -206,6 +249,44 @@ def test_a_callers_own_part_tells_more_than_who_waits(monkeypatch: pytest.Monkey
     assert process.placed({}, [unseen], 3) == {"[gang worker] gang_serve other burn": 3}
 
 
+def assert_thread_pool(known: pooled.WaitedPools, python: Callable[[str, str], Path]) -> None:
+    """Python's older pool of threads: from 3.11 on methods have the names of their classes."""
+    file = "multiprocessing/pool.py"
+    serves, burn = python("worker", file), python("burn", "mine.py")
+    for between, work in (
+        ("", burn),
+        ("mapstar", burn),
+        ("starmapstar", burn),
+        ("", (Frame("hash", module="c.so"),)),
+    ):
+        run = (*python("Thread.run", "threading.py"), *serves, *python(between, file), *work)
+        task = known.task(run)
+        assert task is not None and (task.pool.name, run[task.start :]) == ("multiprocessing", work)
+    rests = (
+        Frame("_queue_SimpleQueue_get", module="libpython3.12.so"),
+        Frame("+0x12", module="_queue.cpython-311.so"),
+    )
+    for idle in rests:
+        assert (
+            known.task((*serves, idle, Frame("PyThread_acquire_lock_timed", module="libpython3.12.so")))
+            is None
+        )
+    assert known.task(serves) is None
+    ways = (
+        "Pool.map ApplyResult.get ApplyResult.wait",
+        "IMapIterator.next",
+        "map get wait",
+        "next",
+        "Pool.join",
+    )
+    for waits in ways:
+        path = (*python("main f", "mine.py"), *python(waits, file), *python("Condition.wait", "threading.py"))
+        assert known.waiter(path, path) == (task.pool, 2)
+    for helper in ("Pool._handle_tasks", "_handle_results", "Pool._handle_workers Pool._wait_for_updates"):
+        path = (*python(helper, file), *python("Condition.wait", "threading.py"))
+        assert known.waiter(path, path) is None and known.task(path) is None
+
+
 def test_names_that_other_code_has_too() -> None:
     """Python's are told by the file, numba's by the module."""
 
@@ -226,6 +307,13 @@ def test_names_that_other_code_has_too() -> None:
     assert known.waiter(result, result) == (task.pool, 1)
     mine = python("main wait", "mine.py")
     assert known.waiter(mine, mine) is None
+    started = python("main", "mine.py"), python("BaseEventLoop.run_in_executor", "asyncio/base_events.py")
+    task = known.task(run, (*started[0], *started[1], *python("Thread.start", "threading.py")))
+    assert task is not None and (task.pool.name, run[task.start].name) == ("asyncio", "burn")
+    for once in ("BaseEventLoop._run_once", "_run_once"):
+        path = (*started[0], *python(once, "asyncio/base_events.py"), *python("select", "selectors.py"))
+        assert known.waiter(path, path) == (task.pool, 1)
+    assert_thread_pool(known, python)
     numba = (Frame("thread_worker", module="workqueue.cpython-311-x86_64-linux-gnu.so"), Frame("kernel"))
     task = known.task(numba)
     assert task is not None and (task.pool.name, task.start) == ("numba", 1)

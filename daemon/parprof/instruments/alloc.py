@@ -15,10 +15,11 @@ from parprof.files.elf import ElfFile
 from parprof.files.elf_image import ElfError
 from parprof.instruments.preload import obstacle
 from parprof.instruments.toolchain import Library
+from parprof.kernel.allocation_probe import PRELOADED
 from parprof.values import dataclass
 
 LIBRARY = Library(
-    "libparprof_alloc",
+    PRELOADED,
     ("alloc.c",),
     ("../bpf/strata.h",),
     (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from parprof.kernel.cookies import COOKIE_DEAR
 from parprof.values import dataclass
 
+PRELOADED = "libparprof_alloc"
+"""What the file of our library in front of a command's allocator is called; a number follows."""
 ALLOCATION_TIMES_SHIFT, ALLOCATION_OUTER = 4, 1 << 8
 
 

@@ -1,5 +1,6 @@
 """Our own work, found at samples: the kernel's handlers of probes and of the scheduler's events, and our programs in
-them. What they cost is no work of the program. Pure functions of names.
+them. What they cost is no work of the program. Nor is our library in front of an allocator a part of the program: its
+frames go. Pure functions of names.
 
 Other tools' uprobes, and breakpoints of debuggers, take the same way through the kernel and look the same.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from parprof.kernel.allocation_probe import PRELOADED
 from parprof.model import Frame, Path
 from parprof.patterns import regex
 
@@ -59,3 +61,12 @@ def without_slot(path: Path) -> Path:
     while end and is_slot(path[end - 1]):
         end -= 1
     return path[:end]
+
+
+def without_counting(path: Path) -> Path:
+    """A user stack, root first, up to the call of an allocator that our library is in front of.
+
+    What that calls itself goes, too; the program's own allocator does not, for our library jumps to it.
+    """
+    ours = (at for at, frame in enumerate(path) if frame.module.startswith(PRELOADED))
+    return path[: next(ours, len(path))]

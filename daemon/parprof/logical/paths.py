@@ -160,12 +160,12 @@ class LogicalPaths:
                 self.incomplete_samples += 0 if located.complete else count
         return out
 
-    def task(self, user: int, context: int) -> Pool | None:
-        """The pool that runs a piece of work there in which no caller was seen to take part (`learn`)."""
+    def task(self, user: int, context: int) -> Task | None:
+        """The piece of work of a pool there, if no caller was seen to take part in it (`learn`)."""
         place = self._place(user, context)
         if place.task is None or any(one in self._callers for one in place.located.bodies):
             return None
-        return place.task.pool
+        return place.task
 
     def waits(self, user: int, context: int) -> tuple[Pool, Before] | None:
         """Where a thread is that waits for work which it has handed out to a pool: to which, and its call path."""
@@ -200,9 +200,9 @@ class LogicalPaths:
         """``before`` is where the work was created, if the kernel says so."""
         pooled = self._pooled(unwound)
         if pooled is not None:
-            return self._place_in_pool(unwound, pooled)._replace(task=self._task(unwound))
+            return self._place_in_pool(unwound, pooled)._replace(task=self._task(unwound, before))
         idle = unwound.whole and self._is_idle_beside_closures(unwound)
-        before = None if idle else self._origin(unwound, before)
+        started, before = before, None if idle else self._origin(unwound, before)
         folded = with_handed_out(self._fold(unwound, before, True))
         complete = self._is_complete(unwound, before)
         if before is None and unwound.whole and self._is_idle(unwound):
@@ -213,16 +213,17 @@ class LogicalPaths:
             complete,
             self._shared.kinds.kind(unwound.path),
             before is not None and before.path[0] is UNKNOWN_CONTEXT,
-            self._work(unwound) if before is _UNKNOWN else (),
+            self._work(unwound) if before is _UNKNOWN or self._is_of_unseen_pool(unwound) else (),
         )
         located = located.in_handler() if unwound.in_slot else located
-        task = self._task(unwound)
+        task = self._task(unwound, started)
         waits = self._waits(unwound, folded, complete)
         return StackInContext(located, folded, complete, self._begin(unwound), task, waits)
 
-    def _task(self, unwound: Unwound) -> Task | None:
+    def _task(self, unwound: Unwound, started: Before | None) -> Task | None:
         outer, own = _split(unwound)
-        return None if outer else self._shared.pools.task(own)
+        known = () if started is None or started.path[0] is UNKNOWN_CONTEXT else started.path
+        return None if outer else self._shared.pools.task(own, known)
 
     def _waits(self, unwound: Unwound, folded: Folded, complete: bool) -> tuple[Pool, Before] | None:
         path = logical_projection(folded.path)
@@ -328,6 +329,12 @@ class LogicalPaths:
             path, complete = (TRUNCATED, *path[-MAX_CONTEXT_FRAMES:]), False
         return self._shared.before(path, complete)
 
+    def _is_of_unseen_pool(self, unwound: Unwound) -> bool:
+        """Whether a thread of a runtime without probes works, where nothing but its start can have been seen: then who
+        takes part in the same work tells more."""
+        _, owners, at = self._first(unwound)
+        return any(agent is not None and agent.joins and not agent.hooks for agent in owners[:at])
+
     def _work(self, unwound: Unwound) -> tuple[FunctionId, ...]:
         """The body of parallel work that a stack's own frames begin with, or what it called as its last."""
         own, owners, at = self._first(unwound)
@@ -364,7 +371,7 @@ class LogicalPaths:
         if found is None:
             unwound = self._unwind(user)
             pooled = self._pooled(unwound)
-            task = self._task(unwound) if function is None else None
+            task = self._task(unwound, None) if function is None else None
             if task is not None:
                 folded = self._fold_from(unwound, task.start, before.path)
             elif function is None or pooled is None:

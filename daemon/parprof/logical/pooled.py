@@ -73,6 +73,8 @@ class Task(NamedTuple):
     pool: Pool
     start: int
     """Where among the frames of the thread the work begins."""
+    or_of: tuple[Pool, ...] = ()
+    """Pools that it may be of as well, for all that is known: nobody saw where the thread was started."""
 
 
 class _Roles(NamedTuple):
@@ -89,13 +91,15 @@ class WaitedPools:
     def __init__(self) -> None:
         """All pools of which it is known where callers wait."""
         self._pools = [pool for pool in pools() if pool.is_waited_for]
+        self._by_start = [pool for pool in self._pools if pool.starts.pattern != NOTHING.pattern]
         self._roles = Remembered[tuple[str, str, str], _Roles | None](MOST_FRAMES)
         """By a function's name, module and file; None for nearly all."""
 
-    def task(self, path: Path) -> Task | None:
+    def task(self, path: Path, started: Path = ()) -> Task | None:
         """The piece of work that a thread with these frames, root first, does for somebody, if it does one.
 
-        A thread that waits inside of one for others may run another one meanwhile: then it is that.
+        A thread that waits inside of one for others may run another one meanwhile: then it is that. ``started``: the
+        logical call path that the thread was started from, if anybody knows.
         """
         roles = [self._role(frame) for frame in path] if self._pools else []
         serves = next((at for at, role in enumerate(roles) if role and role.serves), None)
@@ -112,21 +116,38 @@ class WaitedPools:
             runs = (at for at in range(len(path) - 1, serves, -1) if _of(roles, at).runs is pool)
             at = next(runs, len(path))
         start = next((at for at in range(at + 1, len(path)) if not path[at].is_loop), None)
-        return None if start is None or (no_runs and _starts_threads(path[start])) else Task(pool, start)
+        if start is None or (no_runs and (_starts_threads(path[start]) or pool.is_resting(path[start]))):
+            return None
+        alike = tuple(one for one in self._by_start if one.has_threads_as(pool))
+        if alike and not started:
+            return Task(pool, start, alike)
+        return Task(self._by_its_start(pool, alike, started), start)
+
+    def _by_its_start(self, pool: Pool, alike: Sequence[Pool], started: Path) -> Pool:
+        """Which pool a thread is of that was started from there: one of those ``alike`` that have such threads, too?"""
+        for frame in reversed(started) if alike else ():
+            if found := next((one for one in alike if one.is_starting(frame)), None):
+                return found
+            if (role := self._role(frame)) and role.serves is pool:
+                break  # by what another thread of such a pool ran
+        return pool
 
     def waiter(self, own: Path, logical: Path) -> tuple[Pool, int] | None:
         """Of a caller who waits for work he has handed out: for which pool, and where in his logical call path the
-        outermost function is in which he does.
+        outermost function is in which he does. Of several pools the innermost, as what he waits for now.
 
         ``own``: the frames of his stack. What else is in the logical path is of who created the thread. No thread of a
         pool is a caller of it: who waits for its work waits for what it hands out in turn.
         """
         roles = [role for role in map(self._role, own) if role is not None] if self._pools else []
         found = [role.waits for role in roles if role.waits is not None]
-        if not found or any(role.serves is found[0] for role in roles):
+        if not found or any(
+            role.serves is not None and role.serves.has_threads_as(found[-1]) for role in roles
+        ):
             return None
-        there = [at for at, frame in enumerate(logical) if (role := self._role(frame)) and role.waits]
-        return (found[0], there[-len(found)]) if len(found) <= len(there) else None
+        pool, count = found[-1], sum(one is found[-1] for one in found)
+        there = [at for at, frame in enumerate(logical) if (role := self._role(frame)) and role.waits is pool]
+        return (pool, there[-count]) if count <= len(there) else None
 
     def _role(self, frame: Frame) -> _Roles | None:
         key = frame.name, frame.module, frame.file

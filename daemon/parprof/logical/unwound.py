@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parprof.kernel.stacks import Stack
-from parprof.logical.ourselves import without_slot
+from parprof.logical.ourselves import without_counting, without_slot
 from parprof.logical.physical import ResolvePlace, physical_path
 from parprof.model import Frame, Path, StackMerge, StackRow
 from parprof.values import dataclass
@@ -32,7 +32,7 @@ class Unwound:
     entry: bool
     """Whether the stack begins at the program's entry."""
     in_slot: bool = False
-    """Whether a probe has taken the thread out of the program's code."""
+    """Whether a probe has taken the thread out of the program's code, or there is nothing but what is ours."""
 
 
 def _nothing(address: int, is_return: bool) -> tuple[Frame, ...]:
@@ -42,9 +42,12 @@ def _nothing(address: int, is_return: bool) -> tuple[Frame, ...]:
 def unwind(stack: Stack, resolve: ResolvePlace, merge: StackMerge | None = None) -> Unwound:
     """Resolve a stack. ``merge`` puts the frames of an interpreted language in."""
     found = _unwind(stack, resolve, merge)
-    path = without_slot(found.path)
-    in_slot = len(found.path) - len(path)
-    return replace(found, path=path, own=max(found.own - in_slot, 0), in_slot=True) if in_slot else found
+    path = without_counting(without_slot(found.path))
+    ours = len(found.path) - len(path)
+    if not ours:
+        return found
+    in_slot = without_slot(found.path) != found.path or not path
+    return replace(found, path=path, own=max(found.own - ours, 0), in_slot=in_slot)
 
 
 def _unwind(stack: Stack, resolve: ResolvePlace, merge: StackMerge | None) -> Unwound:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from parprof.errors import ProbeAttachError
 from parprof.files.dso import Dso
 from parprof.files.libc import is_libc
-from parprof.kernel.allocation_probe import AllocationProbe
+from parprof.kernel.allocation_probe import PRELOADED, AllocationProbe
 
 if TYPE_CHECKING:
     from parprof.probes.file_facts import FileFacts
 
-_OURS = "libparprof_alloc"
 _LOADER = ("ld-", "ld.so")
 """It has a malloc of its own, for the time before there is another."""
 
@@ -48,7 +47,7 @@ ALLOCATORS = {
 
 def unseen_new(dsos: Sequence[Dso], facts: Callable[[Dso], FileFacts]) -> str:
     """The allocator whose ``new`` our preloaded library does not see, as it calls no malloc; empty: there is none."""
-    if not any(dso.name.startswith(_OURS) for dso in dsos):
+    if not any(dso.name.startswith(PRELOADED) for dso in dsos):
         return ""
     for dso in dsos:
         defined = {one.name for one in facts(dso).functions}
@@ -63,7 +62,7 @@ def allocation_probes(dsos: Sequence[Dso], facts: Callable[[Dso], FileFacts]) ->
     Raises:
         ProbeAttachError: nobody knows where it allocates, or several files may do it; the text says so.
     """
-    having = {dso: facts(dso) for dso in dsos if not dso.name.startswith((*_LOADER, _OURS))}
+    having = {dso: facts(dso) for dso in dsos if not dso.name.startswith((*_LOADER, PRELOADED))}
     having = {
         dso: known for dso, known in having.items() if any(one.name == "malloc" for one in known.functions)
     }

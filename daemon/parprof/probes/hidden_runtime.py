@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import struct
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from parprof.files.elf import ET_EXEC, ElfFile
@@ -125,7 +125,7 @@ def _texts(elf: ElfFile, messages: re.Pattern[bytes]) -> Iterator[int]:
                 return
 
 
-def _uses(elf: ElfFile, starts: list[int], texts: set[int]) -> Iterator[_Use]:
+def _uses(elf: ElfFile, starts: Sequence[int], texts: set[int]) -> Iterator[_Use]:
     code = [(segment.vaddr, segment.vaddr + segment.file_size) for segment in elf.code]
     for start, piece in _pieces(elf, code, _MAX_CODE, _LEA_BYTES):
         found = [
@@ -147,7 +147,7 @@ def _word(raw: bytes, signed: bool) -> int:
     return word
 
 
-def _stretches(uses: list[_Use], starts: list[int]) -> list[list[_Use]]:
+def _stretches(uses: list[_Use], starts: Sequence[int]) -> list[list[_Use]]:
     """Uses of messages that lie close together, those of the longest stretch first."""
     out: list[list[_Use]] = []
     for use in uses:

@@ -6,20 +6,17 @@ wait; where functions begin is told by what unwinders of exceptions need, which 
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from parprof.files.eh_frame_header import frame_extents
+from parprof.files.eh_frame_header import function_begins
 from parprof.files.elf import EM_X86_64, ElfError, ElfFile
-from parprof.files.elf_image import PT_GNU_EH_FRAME
 from parprof.kernel.records import MAX_WAIT_RANGES
 
 _PAUSE = b"\xf3\x90"
-_HEADER = struct.Struct("<BBBBiI")
-"""Version; encodings of the pointer to .eh_frame, of the count and of the table; that pointer; the count."""
-_USUAL = (1, 0x1B, 0x03, 0x3B)
-_MAX_FUNCTIONS, _MAX_CODE = 1 << 16, 16 << 20
+_PIECE = 8 << 20
+_MAX_CODE = 1 << 30
+"""Bytes of one file's code that are searched, at most: those of the largest programs have a quarter of that."""
 
 Range = tuple[int, int]
 
@@ -69,36 +66,17 @@ def merged(ranges: list[Range], most: int) -> list[Range]:
     return out
 
 
-def function_starts(elf: ElfFile) -> list[int]:
+def function_starts(elf: ElfFile) -> Sequence[int]:
     """Where functions begin, sorted, and behind them the end of the last one's code; empty if that is not told.
 
     Raises:
         ElfError: the file cannot be read.
     """
-    if elf.machine != EM_X86_64:
-        return []
-    for segment in elf.segments:
-        if segment.type != PT_GNU_EH_FRAME:
-            continue
-        raw = elf.read(segment.vaddr, _HEADER.size)
-        if len(raw) < _HEADER.size:
-            return []
-        *encodings, _, count = _HEADER.unpack(raw)
-        if tuple(encodings) != _USUAL or not 0 < count <= _MAX_FUNCTIONS:
-            return []
-        table = elf.read(segment.vaddr + _HEADER.size, 8 * count)
-        if len(table) < 8 * count:
-            return []
-        return _with_end(elf, {segment.vaddr + start for start, _ in struct.iter_unpack("<ii", table)})
-    return _with_end(elf, {begin for begin, _ in frame_extents(elf)[:_MAX_FUNCTIONS]})
+    starts = function_begins(elf) if elf.machine == EM_X86_64 else ()
+    return (*starts, max(elf.code_end(starts[-1]), starts[-1])) if starts else ()
 
 
-def _with_end(elf: ElfFile, found: set[int]) -> list[int]:
-    starts = sorted(found)
-    return [*starts, max(elf.code_end(starts[-1]), starts[-1])] if starts else []
-
-
-def functions_with_pause(elf: ElfFile, starts: list[int]) -> set[int]:
+def functions_with_pause(elf: ElfFile, starts: Sequence[int]) -> set[int]:
     """Which of these functions, by index, have the instruction.
 
     Raises:
@@ -116,5 +94,14 @@ def functions_with_pause(elf: ElfFile, starts: list[int]) -> set[int]:
 
 
 def _code(elf: ElfFile) -> Iterable[tuple[int, bytes]]:
+    """The file's code piece by piece; each has the next one's first byte, too."""
+    left = _MAX_CODE
     for segment in elf.code:
-        yield segment.vaddr, elf.read(segment.vaddr, min(segment.file_size, _MAX_CODE))
+        start, end = segment.vaddr, segment.vaddr + segment.file_size
+        while start < end and left > 0:
+            piece = elf.read(start, min(_PIECE + len(_PAUSE) - 1, end - start))
+            if not piece:
+                break
+            yield start, piece
+            start += _PIECE
+            left -= _PIECE

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from parprof.logical.callers import Before
 from parprof.logical.paths import LogicalPaths
+from parprof.logical.pooled import Task
 from parprof.logical.waited import Waited
 from parprof.model import ACTIVATION, NO_EVENT, Count, SampleKey, ThreadState
 
@@ -47,9 +48,9 @@ def _divide(
     waited: Waited,
 ) -> Division:
     tasks = {
-        key: pool.name
+        key: task
         for key in facts
-        if (known := paths(key)) is not None and (pool := known.task(key.user, key.context)) is not None
+        if (known := paths(key)) is not None and (task := known.task(key.user, key.context)) is not None
     }
     if not tasks:
         return {}
@@ -63,10 +64,25 @@ def _divide(
             callers[found[1]] = callers.get(found[1], 0) + ns
     return {
         key: waited.split(
-            f"{key.image} {pool}", key.event, waiting_ns.get((key.image, pool), {}), _amount(key, facts[key])
+            f"{key.image} {task.pool.name}",
+            key.event,
+            _callers_of(task, key.image, waiting_ns),
+            _amount(key, facts[key]),
         )
-        for key, pool in tasks.items()
+        for key, task in tasks.items()
     }
+
+
+def _callers_of(
+    task: Task, image: int, waiting_ns: Mapping[tuple[int, str], Mapping[Before, int]]
+) -> Mapping[Before, int]:
+    """For how long who waited that may have waited for it."""
+    if not task.or_of:
+        return waiting_ns.get((image, task.pool.name), {})
+    out: dict[Before, int] = {}
+    for pool in (task.pool, *task.or_of):
+        out.update(waiting_ns.get((image, pool.name), {}))
+    return out
 
 
 def _waiting_ns(key: SampleKey, count: Count, period_ns: float) -> int:

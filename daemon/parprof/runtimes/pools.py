@@ -41,9 +41,14 @@ class Pool:
     runs: re.Pattern[str] = NOTHING
     """Matches the functions in which a thread runs a piece of work, where callers wait: what these call is the work.
     Nothing: what `serves` calls is."""
+    rests: re.Pattern[str] = NOTHING
+    """Found in the name or the module of what `serves` calls to wait for work, and to tell what came of it: that is no
+    work. For those that call the work itself."""
+    starts: re.Pattern[str] = NOTHING
+    """Matches functions below which its threads are started, where those of a pool before it run the same functions."""
     within: re.Pattern[str] = regex("")
-    """Found in the name of the source file, or else of the module, of what `serves`, `waits` and `runs` match, where
-    callers wait: for names that other code may have as well."""
+    """Found in the name of the source file, or else of the module, of what these match where callers wait (`serves`,
+    `waits`, `runs`, `starts`): for names that other code may have as well."""
 
     @property
     def takes_part(self) -> bool:
@@ -78,6 +83,18 @@ class Pool:
         """Whether a function may be the pool's, as far as the file that it is in tells."""
         return bool(self.within.search(frame.file or frame.module) or self.within.search(frame.module))
 
+    def has_threads_as(self, other: Pool) -> bool:
+        """Whether threads of the two run the same functions."""
+        return self.serves.pattern == other.serves.pattern
+
+    def is_starting(self, frame: Frame) -> bool:
+        """Whether threads that are started below this function are its own."""
+        return bool(self.starts.fullmatch(frame.name)) and self.is_within(frame)
+
+    def is_resting(self, frame: Frame) -> bool:
+        """Whether a function that `serves` calls is no work."""
+        return bool(self.rests.search(frame.name) or self.rests.search(frame.module))
+
     def is_handing_out(self, frame: Frame) -> bool:
         """Whether a function is one in which a caller hands out work and takes part in it."""
         return bool(self.hands_out.fullmatch(frame.name)) and (self.runs_any or self.has(frame))
@@ -87,6 +104,9 @@ def _java(names: str) -> re.Pattern[str]:
     """Methods of Java's own executors, as HotSpot names them, or a perf map: then with types around."""
     return re.compile(rf"(?:\S+ )?java\.util\.concurrent\.(?:{names})(?:\(.*)?")
 
+
+_PYTHON_WORKER, _PYTHON_TASK = regex(r"_worker"), regex(r"(?:_WorkItem\.|WorkerContext\.)?run")
+"""Of a ThreadPoolExecutor: what its threads run, and what runs a piece of work there."""
 
 POOLS = (
     Pool(
@@ -111,12 +131,31 @@ POOLS = (
     Pool(
         "concurrent.futures",
         NOTHING,
-        regex(r"_worker"),
+        _PYTHON_WORKER,
         waits=regex(
             r"(?:Future\.)?(?:result|exception)|wait|as_completed|(?:ThreadPoolExecutor\.)?shutdown|_python_exit"
         ),
-        runs=regex(r"(?:_WorkItem\.|WorkerContext\.)?run"),
+        runs=_PYTHON_TASK,
         within=regex(r"\bconcurrent/futures/(?:thread|_base)\.py\Z"),
+    ),
+    Pool(
+        "asyncio",  # coroutines that wait are on no stack, but their loop is
+        NOTHING,
+        _PYTHON_WORKER,
+        waits=regex(r"(?:BaseEventLoop\.)?_run_once"),
+        runs=_PYTHON_TASK,
+        starts=regex(r"(?:BaseEventLoop\.)?run_in_executor"),
+        within=regex(r"\b(?:concurrent/futures/thread|asyncio/base_events)\.py\Z"),
+    ),
+    Pool(
+        "multiprocessing",  # its ThreadPool: of a pool of processes no thread works for another one of its process
+        NOTHING,
+        regex(r"worker|(?:star)?mapstar"),
+        waits=regex(
+            r"(?:ApplyResult\.)?(?:get|wait)|(?:IMapIterator\.)?next|(?:Pool\.)?(?:apply|map|starmap|join)"
+        ),
+        rests=regex(r"SimpleQueue|\A_queue\."),
+        within=regex(r"\bmultiprocessing/pool\.py\Z"),
     ),
     Pool(
         "java.util.concurrent",
