@@ -12,32 +12,56 @@
 #define WALKED_FIRST_BEHIND 8	/* one that tells more than another, of which several are known */
 #define FRAMES_BEFORE 64	/* as many have room in the words that are looked at */
 
+#define MIXED_WORDS 8	/* at a time */
+
+/* Mixes the return addresses of the next MIXED_WORDS words of the window into `place.hash`. A function by itself, so that the
+ * verifier does not follow it for each of the PLACE_WORDS. */
+u64 mix_words(u64 given)
+{
+	struct walk *w = (struct walk *)given;
+	u64 hash, at, first, words;
+
+	if (!w)
+		return 0;
+	hash = w->place.hash;
+	first = w->place.mixed;
+	words = w->place.words;
+#pragma unroll
+	for (u32 i = 0; i < MIXED_WORDS; i++) {
+		at = w->window[(first + i) & (PLACE_WORDS - 1)];
+		at &= -(below(first + i, words) & in_ranges(w->place.code_start, w->place.code_end, MAX_CODE_SPANS, at));
+		if (at)
+			hash = forget(w, mix(hash, at));
+	}
+	w->place.hash = hash;
+	w->place.mixed = first + MIXED_WORDS;
+	return 0;
+}
+static u64 (*call_mix_words)(struct walk *w) = (void *)SHARED_mix_words;
+
 /* Mixes the return addresses in the PLACE_WORDS words of the stack from `place.sp` on into `place.hash`, as far as
  * `place.reach` bytes, and goes on to the next so many. A function by itself, as `walk_frame`. */
 u64 mix_window(u64 given)
 {
 	struct walk *w = (struct walk *)given;
-	u64 hash, words, at, reach;
+	u64 reach;
 	s64 failed;	/* negative */
 
 	if (!w)
 		return 0;
 	failed = bpf_probe_read_user(w->window, PLACE_WORDS * sizeof(u64), (void *)w->place.sp);
 	reach = w->place.reach;
-	words = words_within(w, reach & ~forget(w, failed >> 63), PLACE_WORDS);
-	hash = w->place.hash;
+	w->place.words = words_within(w, reach & ~forget(w, failed >> 63), PLACE_WORDS);
+	w->place.mixed = 0;
 #pragma clang loop unroll(disable)
-	for (u32 i = 0; i < PLACE_WORDS; i++) {
-		at = w->window[i];
-		if (i >= words)
+	for (u32 i = 0; i < PLACE_WORDS / MIXED_WORDS; i++) {
+		if (w->place.mixed >= w->place.words)
 			break;
-		if (in_ranges(w->place.code_start, w->place.code_end, MAX_CODE_SPANS, at))
-			hash = forget(w, mix(hash, at));
+		call_mix_words(w);
 	}
 	w->place.sp += PLACE_WORDS * sizeof(u64);
 	w->place.reach = (reach - PLACE_WORDS * sizeof(u64)) & -below(PLACE_WORDS * sizeof(u64), reach);
-	w->place.hash = hash;
-	return hash;
+	return w->place.hash;
 }
 static u64 (*call_mix_window)(struct walk *w) = (void *)SHARED_mix_window;
 

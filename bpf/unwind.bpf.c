@@ -344,27 +344,45 @@ int on_edge_unwind(struct pt_regs *ctx)
 	return edge_answer(ctx);
 }
 
+#define HASHED_FRAMES 8	/* at a time */
+
+/* Mixes the next HASHED_FRAMES frames that `capture` put into the record into its hash. A function by itself, as mix_words. */
+u64 hash_frames(u64 given)
+{
+	struct walk *w = (struct walk *)given;
+	u64 hash, mixed, at;
+
+	if (!w)
+		return 0;
+	hash = w->record.hash;
+	at = w->hashed;
+#pragma unroll
+	for (u32 i = 0; i < HASHED_FRAMES; i++) {
+		mixed = mix(hash, w->record.pc[(at + i) & MAX_KERNEL_FRAMES]);
+		hash ^= (hash ^ mixed) & -below(at + i, w->captured);
+	}
+	w->record.hash = hash;
+	w->hashed = at + HASHED_FRAMES;
+	return 0;
+}
+static u64 (*call_hash_frames)(struct walk *w) = (void *)SHARED_hash_frames;
+
 /* The hash of the frames that `capture` put into the record. A function by itself, as `walk_frame`. */
 u64 hash_captured(u64 given)
 {
 	struct walk *w = (struct walk *)given;
-	u64 hash = 0x9e3779b97f4a7c15ULL;
-	u32 depth;
 
 	if (!w)
 		return 1;
-	depth = w->captured;
+	w->record.hash = 0x9e3779b97f4a7c15ULL;
+	w->hashed = 0;
 #pragma clang loop unroll(disable)
-	for (u32 i = 0; i < MAX_KERNEL_FRAMES; i++) {
-		u32 at = i;
-
-		/* else the end is computed before, and compared in a way from which Linux 6.1's verifier learns no bound */
-		if (i >= (u32)opaque(depth))
+	for (u32 i = 0; i < (MAX_KERNEL_FRAMES + HASHED_FRAMES) / HASHED_FRAMES; i++) {
+		if (w->hashed >= w->captured)
 			break;
-		asm volatile("" : "+r"(at));	/* keeps the mask, which the verifier needs */
-		hash = mix(hash, w->record.pc[at & MAX_KERNEL_FRAMES]);
+		call_hash_frames(w);
 	}
-	return hash | 1;
+	return w->record.hash | 1;
 }
 static u64 (*call_hash_captured)(struct walk *w) = (void *)SHARED_hash_captured;
 

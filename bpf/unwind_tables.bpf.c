@@ -74,7 +74,7 @@ struct walk {
 	u64 amount[AMOUNT_KINDS];	/* of a WALK_AMOUNT: the bytes that its samples stand for */
 	u64 cut_sp;	/* where the frame of the work that another context created begins; ~0 = there is none */
 	u64 forgotten;
-	u32 captured;	/* frames of the record that capture put there */
+	u32 captured, hashed;	/* frames of the record that capture put there; so many of them are in its hash */
 	u64 window_start;	/* user address of window[0]; 1 = no window: the end of the stack was near */
 	u64 window[WINDOW_WORDS];
 	struct {	/* see places.bpf.c */
@@ -82,8 +82,10 @@ struct walk {
 		u32 looks;	/* behind places that are several */
 		u32 waits, may_walk;	/* what go_behind is to know of the place `known` */
 		u64 known, sp, reach, hash;
+		u64 words, mixed;	/* words of the window that belong to it; so many of them are in the hash */
 		struct behind behind;
 		u64 code_start[MAX_CODE_SPANS], code_end[MAX_CODE_SPANS];
+		u64 user_start[MAX_USER_RANGES], user_end[MAX_USER_RANGES];	/* of a creation */
 	} place;
 	struct {	/* see compare_frames */
 		u64 before, compared, shared, differs;

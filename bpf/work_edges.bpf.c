@@ -134,28 +134,59 @@ static __always_inline struct walk *claim_walk(struct thread *t)
 	return edge_walks.lookup(&slot);
 }
 
+/* Mixes the next MIXED_WORDS words of the window into `place.hash`, as far as they are addresses of the program's code. A
+ * function by itself, as mix_words. */
+u64 mix_user_words(u64 given)
+{
+	struct walk *w = (struct walk *)given;
+	u64 hash, mixed, at, first, words;
+
+	if (!w)
+		return 0;
+	hash = w->place.hash;
+	first = w->place.mixed;
+	words = w->place.words;
+#pragma unroll
+	for (u32 i = 0; i < MIXED_WORDS; i++) {
+		at = w->window[(first + i) & (PLACE_WORDS - 1)];
+		at &= -opaque(in_ranges(w->place.user_start, w->place.user_end, MAX_USER_RANGES, at));
+		mixed = mix(hash, at);
+		hash ^= (hash ^ mixed) & -below(first + i, words);
+	}
+	w->place.hash = hash;
+	w->place.mixed = first + MIXED_WORDS;
+	return 0;
+}
+static u64 (*call_mix_user_words)(struct walk *w) = (void *)SHARED_mix_user_words;
+
 /* What a creation is known by: where the probe is, and the addresses of the program's code that lie in the innermost
  * words of the stack, as far as they belong to this piece of work; and how far its frames reach, so that recursions of
  * different depths differ. Two call paths may still be the same by that: a walk now and then gives each its share. */
 static __always_inline u64 creation_of(struct pt_regs *ctx, struct walk *w, struct process *p, struct process_config *config)
 {
-	u64 sp = PT_REGS_SP(ctx), reach = reach_of(w, sp), hash, words, at;
+	u64 sp = PT_REGS_SP(ctx), reach = reach_of(w, sp), hash;
 
 	if (bpf_probe_read_user(w->window, PLACE_WORDS * sizeof(u64), (void *)sp))
 		return 0;
 	hash = mix(mix(mix(0x9e3779b97f4a7c15ULL, PT_REGS_IP(ctx)), reach), w->key.image);
 	hash = mix(hash, w->window[0]);	/* the return address, unless the probe is behind a push */
-	words = words_within(w, reach, PLACE_WORDS);
+	w->place.words = words_within(w, reach, PLACE_WORDS);
+	w->place.mixed = 1;
+	w->place.hash = hash;
+#pragma unroll
+	for (u32 i = 0; i < MAX_USER_RANGES; i++) {
+		w->place.user_start[i] = config->user_start[i];
+		w->place.user_end[i] = config->user_end[i];
+	}
 #pragma clang loop unroll(disable)
-	for (u32 i = 1; i < PLACE_WORDS; i++) {
-		at = w->window[i];
-		if (i >= words)
+	for (u32 i = 0; i < PLACE_WORDS / MIXED_WORDS; i++) {
+		if (w->place.mixed >= w->place.words)
 			break;
-		hash = forget(w, mix(hash, at & -opaque(in_user_code(config, at))));
+		call_mix_user_words(w);
 	}
 	begin_place(w, config, sp);
 	w->place.sp += PLACE_WORDS * sizeof(u64);
-	return place_behind(w, hash | 1, 0, affords_walk(p));
+	return place_behind(w, w->place.hash | 1, 0, affords_walk(p));
 }
 
 /* There is no time to walk the stack: what begins must not be taken for what was created under the same address before. */
