@@ -78,6 +78,8 @@ FUTEXES = {
     "__new_sem_wait_slow64; PyThread_acquire_lock_timed; lock_PyThread_acquire_lock; Thread._wait_for_tstate_lock; "
     "Thread.join": WaitKind.THREAD,
     "__new_sem_wait_slow64; PyThread_acquire_lock_timed; _queue_SimpleQueue_get_impl; _worker": WaitKind.CONDITION,
+    "__new_sem_wait_slow64; PyThread_acquire_lock_timed; _queue.cpython-311-x86_64-linux-gnu.so+0x2880; "
+    "python3.11+0x54de50; _worker": WaitKind.CONDITION,
     "libc.so.6+0x89d60; pthread_cond_wait@@GLIBC_2.3.2; std::condition_variable::wait(std::unique_lock<std::mutex>&); "
     "pop": WaitKind.CONDITION,
     "std::sys::pal::unix::futex::futex_wait; std::sys::sync::condvar::futex::Condvar::wait_optional_timeout; "

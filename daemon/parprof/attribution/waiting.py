@@ -198,7 +198,7 @@ _MADE_OF_LOCKS = (
     (
         WaitKind.CONDITION,
         re.compile(
-            r"Condition\.wait(?:_for)?\Z|_?queue_SimpleQueue_get|"
+            r"Condition\.wait(?:_for)?\Z|_?queue_SimpleQueue_get|queue\.cpython-\S+\+0x|"
             rf"{_JAVA}(?:(?:CountDownLatch|Semaphore)[.$]|locks\.\w+\.acquireSharedInterruptibly)"
         ),
     ),
