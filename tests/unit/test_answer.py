@@ -8,6 +8,7 @@ import pytest
 
 from parprof.attribution import attribute
 from parprof.exporters.answer import headline
+from parprof.metrics import OUTSIDE
 from parprof.model import Accounting, Frame, Origin, PathSample, ProcessInfo, Profile, ThreadState
 
 WELL = "effectively parallel; focus on serial performance"
@@ -41,3 +42,15 @@ def test_a_program_that_had_few_of_its_cores_is_not_said_to_be_well(amounts: dic
     share = 100 * sum(amounts.values()) / 2
     assert line.startswith("busy machine") and f"for {share:.0f} % of their time" in line
     assert "measure when it is quiet" in line
+
+
+def test_a_server_that_had_nothing_to_do_is_not_said_to_lose_its_cores() -> None:
+    """What it did as it began is one thread's, and all that is sampled."""
+    work = attribute(100, 1e6, 1, 2, ThreadState.WORKING)
+    work[OUTSIDE] = 12e9
+    served = profile(None)
+    served.samples = [PathSample((Frame("main"),), work, Origin(7, tid=7))]
+    line = headline(served, [])
+    assert line.startswith(
+        "for 98 % of the cores' time there was nothing to do; of the rest 50 % is lost, but"
+    )

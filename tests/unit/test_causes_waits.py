@@ -105,6 +105,16 @@ def test_housekeeping_of_a_server_without_requests_is_no_loss() -> None:
     assert first(found(tidies, row(f"{THREAD}; tidy", 2, 1, 2))) == (Kind.STALL, "await_work")
 
 
+@pytest.mark.parametrize("outside", [12000, 200])
+def test_what_a_server_imports_as_it_begins_is_no_loss_while_nobody_asks(outside: float) -> None:
+    script = replace(frame("<module>", 3, "serve.py"), module="python")
+    inside = replace(frame("_load", 1, "<frozen importlib._bootstrap>"), module="python")
+    imports = replace(row("main", 150, 1), path=(script, inside))
+    serves = row("main; serve; select; [waits: requests]", 5, 1, wait=outside / CORES, tid=2, pid=8)
+    serves.metrics[OUTSIDE] = outside * 1e6
+    assert len(found(imports, serves)) == (outside < 1000)
+
+
 def test_few_samples_of_what_has_nothing_to_do_say_nothing() -> None:
     idle = row("main; serve; epoll_wait; [waits: requests]", wait=2900)
     idle.metrics[OUTSIDE] = 5600 * 1e6

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from parprof.causes.handed import tell_nothing_to_do
@@ -58,7 +60,17 @@ def test_who_is_handed_requests_waits_for_these(waits: str) -> None:
     ],
 )
 def test_who_may_wait_for_something_else_does(waits: str) -> None:
-    assert told(row(LISTENS, 7, wait=950), row(waits, 8, wait=900, stall=1800)) == (1800, 0)
+    other = row(waits, 8, wait=850, stall=1800)
+    other.metrics.work_ns = 50e6  # more than to look around
+    assert told(row(LISTENS, 7, wait=950), other) == (1800, 0)
+
+
+def test_the_c_librarys_wait_for_a_time_is_called_without_one_too() -> None:
+    """A name that only its debug information has: of what pthread_cond_wait() calls."""
+    waits = "worker; pthread_cond_wait; __futex_abstimed_wait_common; [waits: condition]"
+    serves = row(waits, 8, wait=850, stall=1800)
+    serves.metrics.work_ns = 50e6
+    assert told(row(LISTENS, 7, wait=950), serves) == (0, 1800)
 
 
 @pytest.mark.parametrize(
@@ -170,3 +182,55 @@ def test_who_collects_what_another_writes_that_waits_by_itself_does_not(other: P
     assert told(master, serves, other) == (1800, 0)
     alone = row("main; loop; epoll_wait; [waits: pipe]", 7, wait=950, stall=1800)
     assert told(alone) == (1800, 0)
+
+
+LOOKS_AFTER = "run; get; PyThread_acquire_lock_timed; __new_sem_wait_slow64; [waits: condition]"
+"""Until a signal comes, for a second at most."""
+
+
+def before(pid: int) -> tuple[PathSample, ...]:
+    """What a main thread does once, as it begins."""
+    work = row("run; load", pid, pid=pid)
+    imports = row("run; load", pid, pid=pid)
+    imports = replace(
+        imports, path=(*imports.path, Frame("_load", module="python", file="<frozen importlib._bootstrap>"))
+    )
+    work.metrics.work_ns, imports.metrics.work_ns = 20e6, 200e6
+    waits = (
+        "run; read; [waits: file]",
+        "run; start; wait; sem_wait; [waits: condition]",
+        "run; nap; [waits: sleep]",
+    )
+    return work, imports, *(row(names, pid, wait=10, stall=20, pid=pid) for names in waits)
+
+
+@pytest.mark.parametrize("waits", [LOOKS_AFTER, TICKS, "run; pthread_cond_clockwait; [waits: condition]"])
+def test_who_looks_after_processes_that_wait_for_requests_has_nothing_to_do(waits: str) -> None:
+    """A server whose main process forks others that serve, and looks after them once a second (gunicorn's)."""
+    serving = [row("serve; select; [waits: requests]", pid, wait=930, stall=10, pid=pid) for pid in (8, 9)]
+    assert told(row(waits, 7, wait=900, stall=1700), *before(7), *serving) == (20, 1760)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (row("serve; select; [waits: requests]", 8, wait=300, pid=8),),  # that is not all the time
+        (
+            row("main; sigsuspend; [waits: requests]", 8, wait=930, pid=8),
+        ),  # as timeout(1), which serves nobody
+        (
+            row("serve; select; [waits: requests]", 8, wait=930, pid=8),
+            row("ask; recv; [waits: network]", 7, wait=1),  # it asks that one, now and then
+        ),
+        (
+            row("serve; select; [waits: requests]", 8, wait=930, pid=8),
+            row("fetch; recv; [waits: network]", 9, wait=600, pid=9),  # whom it may wait for
+        ),
+        (
+            row("serve; select; [waits: requests]", 8, wait=930, pid=8),
+            row("run; settle; nanosleep; [waits: sleep]", 7, wait=200),  # it sleeps for this and that
+        ),
+    ],
+)
+def test_who_sleeps_beside_such_processes_may_be_waited_for(rows: tuple[PathSample, ...]) -> None:
+    assert told(row(TICKS, 7, wait=900, stall=1700), *rows) == (1700, 0)

@@ -93,6 +93,44 @@ def test_totals_and_header(ranks: list[Path], tmp_path: Path, capsys: pytest.Cap
     assert "merged 3 files" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("times", "cores", "duration_s"),
+    [
+        (((0, 10), (10.5, 4)), 4, 14),  # one run after the other
+        (((30, 4), (0, 10)), 4, 14),  # in whatever order they are given
+        (((0, 10), (9.99, 4)), 4, 14),  # clocks are read at the begin and at the end, and not at once
+        (((0, 10), (0.2, 10)), 8, 10.2),  # ranks of a job
+        (((0, 10), (9, 10), (18, 10)), 8, 28),  # never more than two at a time
+        (((0, 10), (1, 9), (20, 5), (21, 5)), 8, 16),  # a job of two ranks, twice
+        (((None, 10), (0, 4)), 8, 10),  # nobody knows when
+    ],
+)
+def test_runs_of_different_times_had_their_cores_one_after_the_other(
+    tmp_path: Path, times: tuple[tuple[float | None, float], ...], cores: int, duration_s: float
+) -> None:
+    paths = []
+    for number, (begin_s, took_s) in enumerate(times):
+        start_s = 0.0 if begin_s is None else 1_700_000_000.0 + begin_s
+        one = replace(heat(), start_time_s=start_s, duration_s=took_s)
+        paths.append(written(tmp_path / f"{number}.pb.gz", one))
+    out = tmp_path / "out.pb.gz"
+    merge(*paths, "-o", out)
+    merged = pprof.read(out)
+    assert heat().process.cores == 4
+    assert merged.process.cores == cores
+    assert merged.duration_s == pytest.approx(duration_s, abs=0.02)
+
+
+def test_it_is_said_that_runs_were_one_after_the_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = replace(heat(), start_time_s=heat().start_time_s + 60)
+    paths = [written(tmp_path / "a.pb.gz", heat()), written(tmp_path / "b.pb.gz", later)]
+    merge(*paths, "-o", tmp_path / "out.pb.gz")
+    told = capsys.readouterr().err
+    assert "merged 2 files: at most 4 cores at a time, 3.00 s in all, in 2 runs one after the other" in told
+
+
 def test_labels_from_names(ranks: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "out.pb.gz"
     pattern = r"(?P<node>n\d+)-rank(?P<rank>\d+)(?P<none>x)?"

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof import pprof_pb2 as pb
+from parprof.__main__ import main
 from parprof.errors import OutputError, ProfileFormatError
 from parprof.exporters import pprof, pprof_reader
 from parprof.exporters.output import open_output
@@ -137,8 +138,36 @@ def refused(data: bytes, tmp_path: Path) -> str:
     return text
 
 
+@pytest.mark.parametrize("way", ["report", "diff", "merge", "pipe"])
+def test_a_profile_that_is_not_compressed_is_read_as_others_are(
+    way: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `gunzip` and other tools write them."""
+    packed_file, plain = tmp_path / "heat.pb.gz", tmp_path / "heat.pb"
+    packed_file.write_bytes(packed(heat()))
+    plain.write_bytes(gzip.decompress(packed(heat())))
+
+    def said(file: Path) -> bytes:
+        commands = {"diff": ["diff", packed_file, file], "merge": ["merge", packed_file, file, "-o", "-"]}
+        if way == "pipe":
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+        name = "-" if way == "pipe" else file
+        assert main([str(word) for word in commands.get(way, ["report", name])]) == 0
+        return capsysbinary.readouterr().out
+
+    assert said(plain) == said(packed_file) != b""
+
+
+def test_more_than_fits_is_refused_compressed_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pprof_reader, "MAX_BYTES", 1 << 20)
+    many = b"\0" * ((1 << 20) + 1)
+    assert "more than 1 MiB" in refused(gzip.compress(many), tmp_path)
+    assert "more than 1 MiB" in refused(many, tmp_path)
+
+
 def test_not_gzip(tmp_path: Path) -> None:
-    assert "not a gzipped profile" in refused(b"hello", tmp_path)
+    assert "not a pprof profile, or damaged; name a file that parprof wrote" in refused(b"hello", tmp_path)
+    assert "damaged" in refused(b"\x1f\x8b" + b"x" * 99, tmp_path)
     assert "empty" in refused(b"", tmp_path)
     assert "empty" in refused(gzip.compress(b""), tmp_path)
 

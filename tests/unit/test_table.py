@@ -88,6 +88,30 @@ def first_lines(profile: Profile, width: int = 80) -> list[str]:
     return out.getvalue().partition("\n\n")[0].splitlines()
 
 
+def test_a_source_file_that_was_changed_since_the_recording_has_a_line(tmp_path: Path) -> None:
+    """Of those alone whose lines are named."""
+    profile, named, other = heat(), tmp_path / "heat.c", tmp_path / "other.c"
+    for file in (named, other):
+        file.write_text("int main(void);\n")
+        os.utime(file, (1_600_000_000, 1_600_000_000))
+    for one in profile.samples:
+        files = (named if frame.name in ("write_boundary", "fib") else other for frame in one.path)
+        one.path = tuple(
+            replace(frame, file=str(file)) if frame.file else frame
+            for file, frame in zip(files, one.path, strict=True)
+        )
+    before = first_lines(profile)
+    assert not any("changed" in line for line in (*before, *text(profile).splitlines()))
+    os.utime(other, (1_700_000_009, 1_700_000_009))
+    assert first_lines(profile) == before
+    os.utime(named, (1_700_000_009, 1_700_000_009))
+    told = "heat.c was changed after the recording: its lines may not be those that were measured"
+    assert told in first_lines(profile, 120) and len(first_lines(profile)) <= 6
+    assert f"note: {told}" in one_line(text(profile))
+    profile.start_time_s = 0  # as of what was merged
+    assert first_lines(profile) == before
+
+
 def test_processes_that_worked_have_a_line() -> None:
     job = heat()
     job.processes = [

@@ -35,6 +35,15 @@ STACKS = {
     "__schedule schedule schedule_preempt_disabled rwsem_down_write_slowpath exit_mmap mmput exit_mm do_exit": (
         WaitKind.OTHER
     ),
+    "__schedule schedule fcntl_setlk do_fcntl __x64_sys_fcntl do_syscall_64": WaitKind.LOCK,
+    "__schedule schedule locks_lock_inode_wait __do_sys_flock do_syscall_64": WaitKind.LOCK,
+    "__schedule schedule do_msgrcv do_syscall_64 entry_SYSCALL_64_after_hwframe": WaitKind.REQUESTS,
+    "__schedule schedule do_msgsnd do_syscall_64 entry_SYSCALL_64_after_hwframe": WaitKind.PIPE,
+    "__schedule schedule_hrtimeout_range wq_sleep do_mq_timedreceive __x64_sys_mq_timedreceive": WaitKind.REQUESTS,
+    "__schedule schedule_hrtimeout_range_clock wq_sleep __x64_sys_mq_timedreceive": WaitKind.REQUESTS,
+    "__schedule schedule_hrtimeout_range_clock wq_sleep do_mq_timedsend __x64_sys_mq_timedsend": WaitKind.PIPE,
+    "__schedule schedule pipe_wait_writable wait_for_space __do_sys_vmsplice do_syscall_64": WaitKind.PIPE,
+    "__schedule schedule pipe_wait_readable ipipe_prep.part.0 do_splice __do_splice __x64_sys_splice": WaitKind.PIPE,
     "__schedule schedule something_new": WaitKind.OTHER,
     "": WaitKind.OTHER,
 }
@@ -78,6 +87,8 @@ FUTEXES = {
     "__new_sem_wait_slow64; PyThread_acquire_lock_timed; lock_PyThread_acquire_lock; Thread._wait_for_tstate_lock; "
     "Thread.join": WaitKind.THREAD,
     "__new_sem_wait_slow64; PyThread_acquire_lock_timed; _queue_SimpleQueue_get_impl; _worker": WaitKind.CONDITION,
+    "__new_sem_wait_slow64; PyThread_acquire_lock_timed; _queue.cpython-311-x86_64-linux-gnu.so+0x2880; "
+    "python3.11+0x54de50; _worker": WaitKind.CONDITION,
     "libc.so.6+0x89d60; pthread_cond_wait@@GLIBC_2.3.2; std::condition_variable::wait(std::unique_lock<std::mutex>&); "
     "pop": WaitKind.CONDITION,
     "std::sys::pal::unix::futex::futex_wait; std::sys::sync::condvar::futex::Condvar::wait_optional_timeout; "

@@ -111,14 +111,22 @@ _BY_PREFIX: tuple[tuple[WaitKind, tuple[str, ...]], ...] = (
             "ep_poll", "do_epoll_", "do_sys_poll", "do_poll", "do_select", "core_sys_select", "io_cqring_wait",
             "io_uring_enter", "do_sigtimedwait", "sigsuspend", "__x64_sys_pause", "__do_sys_pause", "n_tty_read",
             "tty_read", "signalfd_read", "inotify_read", "fanotify_read", "read_events", "do_mq_timedreceive",
+            "mq_timedreceive", "do_msgrcv", "ksys_msgrcv", "msgrcv",
         ),
     ),
-    (WaitKind.LOCK, ("futex_", "do_futex", "do_semtimedop", "__do_semtimedop", "flock_lock_", "locks_lock_inode")),
+    (
+        WaitKind.LOCK,
+        (
+            "futex_", "do_futex", "do_semtimedop", "__do_semtimedop", "flock_lock_", "locks_lock_inode", "fcntl_setlk",
+            "do_lock_file_wait", "posix_lock_",
+        ),
+    ),
     (WaitKind.CHILD, ("do_wait", "kernel_wait4", "kernel_waitid", "wait_for_vfork_done")),
     (WaitKind.SLEEP, ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep", "timerfd_read")),
     (WaitKind.CONDITION, ("eventfd_read",)),
     (WaitKind.PIPE, ("pipe_read", "pipe_write", "anon_pipe_read", "anon_pipe_write", "fifo_open", "wait_for_partner",
-                     "splice_", "ipipe_prep", "opipe_prep")),
+                     "splice_", "ipipe_prep", "opipe_prep", "pipe_wait_", "wait_for_space", "do_msgsnd", "ksys_msgsnd",
+                     "msgsnd", "do_mq_timedsend", "mq_timedsend")),
     (
         WaitKind.NETWORK,
         (
@@ -199,7 +207,7 @@ _MADE_OF_LOCKS = (
     (
         WaitKind.CONDITION,
         regex(
-            r"Condition\.wait(?:_for)?\Z|_?queue_SimpleQueue_get|"
+            r"Condition\.wait(?:_for)?\Z|_?queue_SimpleQueue_get|queue\.cpython-\S+\+0x|"
             rf"{_JAVA}(?:(?:CountDownLatch|Semaphore)[.$]|locks\.\w+\.acquireSharedInterruptibly)"
         ),
     ),

@@ -2,7 +2,8 @@
 
 The last of these to fall asleep has the time in which nobody works, and that waits for a thread. But nothing can wake
 it up before there is a request: that time is the outside's. And so it is of threads that only look around by the clock,
-and of a process that collects what others write, which wait for requests (a supervisor).
+also where those that wait for requests are other processes (a server's main process looks after these), and of a
+process that collects what others write, which wait for requests (a supervisor).
 """
 
 from __future__ import annotations
@@ -13,17 +14,12 @@ from collections.abc import Iterable, Mapping, Set
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.ownership import Ownership
 from parprof.causes.sleepers import BY_ITSELF, ENOUGH, RIVAL, KeepsHouse, place_of
-from parprof.causes.tickers import thread_of, tickers
+from parprof.causes.tickers import is_for_requests, is_timed, thread_of, tickers
 from parprof.metrics import OUTSIDE, STALL, WAIT
 from parprof.model import PathSample
-from parprof.patterns import regex
 
 _FOR_MORE = frozenset(kind.frame_name for kind in (WaitKind.CONDITION, WaitKind.THREAD, WaitKind.BARRIER))
 """Who waits so waits for something to come from a thread. A lock is held by one that may never let it go."""
-_TIMED = regex(r"timed|clockwait")
-"""Who waits so may wake up by itself."""
-_FOR_SIGNALS = regex(r"(?:\w*_)?(?:sig(?:timed)?wait|sigsuspend|pause\Z|signalfd)")
-"""Programs that serve nobody have threads that wait for signals, too."""
 _FOR_PIPE = WaitKind.PIPE.frame_name
 _BY_THEMSELVES = BY_ITSELF - {_FOR_PIPE, WaitKind.CHILD.frame_name}
 """Of other processes: these wait for each other."""
@@ -39,6 +35,7 @@ def tell_nothing_to_do(rows: Iterable[PathSample], cores: float) -> None:
     stalled: dict[int, list[PathSample]] = defaultdict(list)
     waiting: dict[int, list[PathSample]] = defaultdict(list)
     collecting: dict[int, list[PathSample]] = defaultdict(list)
+    looking: dict[int, list[PathSample]] = defaultdict(list)
     keeps_house = KeepsHouse(Ownership())
     for row in rows:
         if not row.path:
@@ -50,12 +47,16 @@ def tell_nothing_to_do(rows: Iterable[PathSample], cores: float) -> None:
             collecting[row.origin.pid].append(row)
         if row.metrics[STALL] and (is_house or _waits_for_more(row) or keeps_house(row)):
             stalled[row.origin.pid].append(row)
+        if row.metrics[STALL] and is_house:
+            looking[row.origin.pid].append(row)
     for pid, those in stalled.items():
         _tell_if_outside(those, _longest_by_kind(waiting[pid], keeps_house), BY_ITSELF, cores)
-    if collecting:
-        longest = {pid: _longest_by_kind(theirs, keeps_house) for pid, theirs in waiting.items()}
-        least_ns = _WORTH_A_LOOK * sum(row.metrics[STALL] for row in rows)
-        for pid, those in collecting.items():
+    if not (collecting or looking):
+        return
+    longest = {pid: _longest_by_kind(theirs, keeps_house) for pid, theirs in waiting.items()}
+    least_ns = _WORTH_A_LOOK * sum(row.metrics[STALL] for row in rows)
+    for pid in collecting.keys() | looking.keys():
+        for those in (collecting[pid], looking[pid]):
             if sum(row.metrics[STALL] for row in those) >= least_ns:
                 _tell_if_outside(those, _of_others(longest, pid), _BY_THEMSELVES, cores)
 
@@ -88,7 +89,7 @@ def _waits_for_more(row: PathSample) -> bool:
     """Whether a thread waits for what another one hands it. Ranks wait for each other's messages by such means, too."""
     if row.path[-1].name not in _FOR_MORE or "mpi" in row.origin.runtime:
         return False
-    return not any(_TIMED.search(frame.name) for frame in row.path[-3:])
+    return not is_timed(row)
 
 
 def _longest_by_kind(rows: Iterable[PathSample], keeps_house: KeepsHouse) -> dict[str, float]:
@@ -96,7 +97,7 @@ def _longest_by_kind(rows: Iterable[PathSample], keeps_house: KeepsHouse) -> dic
     by_thread: dict[tuple[str, object], float] = defaultdict(float)
     for row in rows:
         kind = row.path[-1].name
-        signals = kind == _FOR_REQUESTS and any(_FOR_SIGNALS.match(frame.name) for frame in row.path[-3:])
+        signals = kind == _FOR_REQUESTS and not is_for_requests(row)
         if not (signals or keeps_house(row)):
             by_thread[kind, row.origin.tid] += row.metrics[WAIT]
             by_thread[kind, place_of(row.path)] += row.metrics[WAIT]

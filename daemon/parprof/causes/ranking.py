@@ -28,6 +28,7 @@ from parprof.causes.sites import (
     SiteSearch,
     is_counted,
     together,
+    unused_ns,
 )
 from parprof.causes.tools import is_of_brief, of_tools
 from parprof.causes.waiting import (
@@ -51,6 +52,11 @@ _MOST_BESIDE_OVERHEAD = 5
 _LEAST_UNLIKELY_PERCENT = 10.0
 """What may as well not be the program's fault is not named at all below this: other programs on the machine cost as
 much."""
+
+_SERVES = 0.75
+"""Of all core time: a program that has nothing to do for so much of it is a server without requests."""
+
+_MOSTLY_PREPARES = 0.5
 
 _TOLD_TOGETHER = {Told.IN_TURN: in_turn, Told.CROWDED: too_many_processes}
 """What makes one cause of several sites."""
@@ -154,9 +160,12 @@ def _by_site(
     """What is told of each place where something is lost, and of what is at none, with its weight. ``is_alone``: one
     thread does all the work."""
     sites = SiteSearch(evidence, setting.cores).sites()
+    total = setting.total
     judged = [one for those in sites for one in _judged(those, setting)]
     if is_alone:  # where it waits is told site by site, of its work that it is one thread's
         judged = [(site, diagnosis) for site, diagnosis in judged if diagnosis.kind is Kind.STALL]
+    if total[OUTSIDE] >= _SERVES * (total.effort_ns + total[OUTSIDE]):  # nobody waits for a server to begin
+        judged = [(site, diagnosis) for site, diagnosis in judged if not _mostly_prepares(site.tally)]
     loading = [site for site, diagnosis in judged if diagnosis.is_loading]
     judged = [(site, diagnosis) for site, diagnosis in judged if not diagnosis.is_loading]
     # what is lost there while somebody works is so as well when all is in memory
@@ -214,6 +223,11 @@ def _judged(sites: Sequence[LossSite], setting: Setting) -> list[Judged]:
     most += [site for site in sites if id(site) not in told]
     apart = [together(those) for those in kinds.values()]
     return [(site, diagnose(site, setting)) for site in apart]
+
+
+def _mostly_prepares(tally: Tally) -> bool:
+    """Whether most of what is lost at a place is so while something is imported, or compiled."""
+    return sum(tally.prepares.values()) >= _MOSTLY_PREPARES * unused_ns(tally.metrics) > 0
 
 
 def _is_sampled(site: LossSite) -> bool:

@@ -19,13 +19,14 @@ from parprof.exporters.pprof_header import is_label_name
 from parprof.model import Profile
 from parprof.profile.merge import Merger
 from parprof.untrusted import visible
+from parprof.wording import many
 
 
 class MergeCommand:
     """Add up profiles of many nodes, ranks or processes into one file.
 
-    All totals are kept to the nanosecond, whatever the files have in common or not. Cores are added up and the
-    duration is that of the longest one, as the files stand for processes that ran side by side.
+    All totals are kept to the nanosecond, whatever the files have in common or not. Cores are added up of files that
+    were recorded at the same time, and times of those that were recorded one after the other.
     """
 
     name = "merge"
@@ -84,7 +85,7 @@ class MergeCommand:
         left_out = f", {skipped} left out" if skipped else ""
         for sentence in (*differences(traits), *_given_again(args.files)):
             print(f"parprof: {sentence}", file=sys.stderr)
-        print(f"parprof: merged {merger.count} files{left_out}", file=sys.stderr)
+        print(f"parprof: merged {merger.count} files{left_out}{_in_turn(merger, profile)}", file=sys.stderr)
         return 0
 
 
@@ -108,6 +109,17 @@ def _given_again(files: Sequence[str]) -> list[str]:
         for path, number in times.items()
         if number > 1
     ]
+
+
+def _in_turn(merger: Merger, profile: Profile) -> str:
+    """How the files lie to each other, where not all were recorded at the same time."""
+    runs = len(merger.runs())
+    if runs < 2:
+        return ""
+    cores = many(profile.process.cores, "core")
+    return (
+        f": at most {cores} at a time, {profile.duration_s:.2f} s in all, in {runs} runs one after the other"
+    )
 
 
 def _left_out(skipped: int) -> dict[str, str]:

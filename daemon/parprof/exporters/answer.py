@@ -23,6 +23,10 @@ _MUCH_WITHHELD_PERCENT = 30.0
 """Of the cores' time: who was given so much less was not seen running as it would by itself."""
 
 
+_MOSTLY_OUTSIDE_PERCENT = 75.0
+"""Of the cores' time: of a program that had nothing to do for so long that is the answer."""
+
+
 def location(file: str, line: int, module: str) -> str:
     """Where something is, as short as useful: ``(heat.c:42)``, ``(heat.c)``, ``[libc.so.6]``, ``[JIT]`` or nothing."""
     if file:
@@ -102,6 +106,11 @@ def nothing_to_act_on(profile: Profile, total: Metrics) -> str:
             f" and has no names: {how_to_name(profile.process.program)}"
         )
     where = f"{lost} % of the cores' time is lost, but at no place that stands out"
+    if (outside := outside_percent(profile, total)) >= _MOSTLY_OUTSIDE_PERCENT:
+        where = (
+            f"for {rounded(outside)} % of the cores' time there was nothing to do; of the rest {lost} % is lost, but at"
+            " no place that stands out"
+        )
     if asleep_to_serve_ns(profile.samples) >= effort.idleness_ns > effort.overhead_ns + effort.stall_ns:
         return f"{where}: meanwhile others wait for requests, and have nothing to do"
     return where

@@ -8,7 +8,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from itertools import chain
 from typing import IO, TypeVar
@@ -41,6 +41,8 @@ MAX_BYTES = 256 << 20
 MAX_FRAMES = 50_000_000
 """Refuse files whose paths hold more frames than this in all: a few bytes can stand for thousands."""
 
+_GZIP = b"\x1f\x8b"
+"""Gzipped files begin so; no profile does, for its first byte says which of its fields follows."""
 _CHUNK = 1 << 20
 _REWRITTEN = (
     "another tool rewrote this file, which has kept only one projection of the call paths: the first one; and no loops"
@@ -59,7 +61,7 @@ def read(path: str | os.PathLike[str]) -> Profile:
 
 
 def read_as(path: str | os.PathLike[str], decode: Callable[[bytes], _T]) -> _T:
-    """What ``decode`` makes of the content of a gzipped file (``-``: standard input).
+    """What ``decode`` makes of the content of a file, gzipped or not (``-``: standard input).
 
     Raises:
         ProfileFormatError: the file cannot be opened, or ``decode`` says so.
@@ -86,11 +88,30 @@ def read_from(file: IO[bytes]) -> Profile:
     return decode(_decompress(file))
 
 
+class _FromStart:
+    """A file of which some bytes have been read already: to be read from these on."""
+
+    def __init__(self, begin: bytes, file: IO[bytes]) -> None:
+        self._begin = begin
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        """Up to so many bytes."""
+        found, self._begin = self._begin[:size], self._begin[size:]
+        return found or self._file.read(size)
+
+
 def _decompress(file: IO[bytes]) -> bytes:
+    """The content of a file that may be gzipped, as far as it has room."""
+    begin = file.read(len(_GZIP))
+    source = _FromStart(begin, file)
     chunks: list[bytes] = []
     size = 0
     try:
-        with gzip.GzipFile(fileobj=file, mode="rb") as stream:
+        with ExitStack() as stack:
+            stream: gzip.GzipFile | _FromStart = source
+            if begin == _GZIP:
+                stream = stack.enter_context(gzip.GzipFile(fileobj=source, mode="rb"))  # type: ignore[call-overload]
             while chunk := stream.read(_CHUNK):
                 size += len(chunk)
                 if size > MAX_BYTES:
@@ -99,9 +120,7 @@ def _decompress(file: IO[bytes]) -> bytes:
     except EOFError as error:
         raise ProfileFormatError("it is truncated; record it again") from error
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise ProfileFormatError(
-            "it is not a gzipped profile, or damaged; name a file that parprof wrote"
-        ) from error
+        raise ProfileFormatError("it is damaged; name a file that parprof wrote") from error
     if not chunks:
         raise ProfileFormatError("it is empty; record it again")
     return b"".join(chunks)
@@ -118,7 +137,9 @@ def decode(data: bytes) -> Profile:
     try:
         message = pb.Profile.FromString(data)
     except (DecodeError, ValueError) as error:
-        raise ProfileFormatError("it is not a pprof profile, or damaged") from error
+        raise ProfileFormatError(
+            "it is not a pprof profile, or damaged; name a file that parprof wrote"
+        ) from error
     if any(message.string_table[at : at + 1] == [SCALE_KIND] for at in message.comment):
         raise ProfileFormatError(
             "it is of work and span (`parprof scale --pprof`), which cannot be added up: `parprof report` shows it, "

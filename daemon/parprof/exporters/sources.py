@@ -16,11 +16,13 @@ from typing import Any
 
 from parprof.attribution import Effort
 from parprof.causes.ownership import Owner, Ownership
+from parprof.files.mounts import Mounts
 from parprof.metrics import Metrics, add_to
 from parprof.model import Frame, PathSample, Profile
 from parprof.patterns import regex
 from parprof.untrusted import visible
 from parprof.values import dataclass
+from parprof.wording import some
 
 MAX_FILES = 100
 MAX_FILE_BYTES = 4 << 20
@@ -30,6 +32,8 @@ MAX_TEXT_BYTES = 2 << 20
 """Of all files together."""
 
 MAX_LINE = 400
+_MOST_TOLD = 3
+"""Names of files in a sentence."""
 _AROUND = 40
 """Lines that are shown before and after one that was sampled."""
 
@@ -78,6 +82,36 @@ def sources(profile: Profile, *, read: bool) -> list[dict[str, Any]]:
             }
         )
     return out
+
+
+def changed_since(profile: Profile, files: Iterable[str]) -> str:
+    """Which of these files were changed after the recording, in a sentence; empty if none was, as far as can be seen
+    without asking a file system that may not answer."""
+    if not profile.start_time_s:
+        return ""
+    mounts = Mounts.read("self")
+    ended_s = profile.start_time_s + profile.duration_s
+    changed = [
+        os.path.basename(name)
+        for name in dict.fromkeys(files)
+        if _SOURCES.fullmatch(name)
+        and mounts.is_local_path(os.path.normpath(name).encode("utf-8", "surrogateescape"))
+        and _changed_s(name) > ended_s
+    ]
+    if not changed:
+        return ""
+    was, its = ("was", "its") if len(changed) == 1 else ("were", "their")
+    told = f"{some(changed, _MOST_TOLD)} {was} changed after the recording"
+    return f"{told}: {its} lines may not be those that were measured"
+
+
+def _changed_s(name: str) -> float:
+    """When a regular file was changed last; 0: it is none, or not to be seen."""
+    try:
+        status = os.lstat(name)
+    except (OSError, ValueError):
+        return 0.0
+    return status.st_mtime if stat.S_ISREG(status.st_mode) else 0.0
 
 
 def _numbers(file: _File, line: int) -> list[float]:

@@ -160,11 +160,12 @@ _MOST_NAME = 80
 """Cells: more than that of it only hides how well the program runs. ``-v`` has it in full."""
 
 
-def first_lines(screen: Screen, profile: Profile, causes: Sequence[Cause]) -> None:
-    """What a reader must know, in at most six lines: how well it runs, and what to do about it."""
+def first_lines(screen: Screen, profile: Profile, causes: Sequence[Cause], changed: str = "") -> None:
+    """What a reader must know, in at most six lines: how well it runs, and what to do about it. ``changed``: which
+    files are not what they were; empty if none."""
     total = profile.total()
     screen.brief(_how_well(profile, total, screen), 1)
-    left = _MAX_FIRST_LINES - 2
+    left = _MAX_FIRST_LINES - 2 - bool(changed)
     if workers := working_processes(profile):
         screen.brief(_who_worked(workers, screen.width), 1)
         left -= 1
@@ -176,6 +177,8 @@ def first_lines(screen: Screen, profile: Profile, causes: Sequence[Cause]) -> No
         told = number
     if not causes:
         screen.brief(nothing_to_act_on(profile, total) if total.samples else _why_none(profile), left)
+    if changed:
+        screen.brief(changed, 1)
     rest = _rest(profile, causes[told:])
     if rest:
         screen.brief(rest, 1)

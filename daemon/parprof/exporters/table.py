@@ -9,12 +9,14 @@ from parprof.cct.tree import CallingContextTree
 from parprof.exporters.concurrency_table import ConcurrencyTable
 from parprof.exporters.readable import readable
 from parprof.exporters.screen import Screen
+from parprof.exporters.sources import changed_since
 from parprof.exporters.summary import facts, first_lines
 from parprof.exporters.table_columns import Columns
 from parprof.exporters.table_names import RowNames, named
 from parprof.exporters.table_rows import PRUNE_SHARE, Rows
 from parprof.exporters.views import View
 from parprof.model import Profile
+from parprof.untrusted import printable
 
 
 def render(profile: Profile, view: View, file: TextIO) -> None:
@@ -26,12 +28,15 @@ def render(profile: Profile, view: View, file: TextIO) -> None:
     causes = find_causes(profile)
     shown = profile if view.unfold else readable(profile)
     tree = CallingContextTree(shown.samples)
+    changed = changed_since(profile, (cause.file for cause in causes))
     with Screen(file, view.width) as screen:
         if view.details:
             for fact in facts(profile, tree, causes):
                 screen.fact(fact.label, fact.text)
+            if changed:
+                screen.fact("note", printable(changed))
         else:
-            first_lines(screen, profile, causes)
+            first_lines(screen, profile, causes, printable(changed))
         if tree.root.inclusive:
             screen.line("")
             _print_view(tree, shown, view, screen)

@@ -20,6 +20,9 @@ from parprof.values import dataclass
 MAX_NOTES = 20
 """Notes in a merged profile; of further ones there is a count."""
 
+_MAY_OVERLAP = 0.01
+"""Of how long a recording took: so much earlier the next one may begin, as clocks are read apart."""
+_SHORTEST_S = 0.001
 _LARGEST = 2**63 - 1
 """What a column of a file can hold. More goes into a further row."""
 _Key = tuple[tuple[int, ...], tuple[int, ...], Origin]
@@ -30,8 +33,9 @@ _T = TypeVar("_T")
 class Relation(Enum):
     """How the parts lie to each other."""
 
-    SIDE_BY_SIDE = "files"
-    """Processes that ran at the same time: cores are added up, and the longest one says how long it took."""
+    AS_RECORDED = "files"
+    """Each has its own time. Of those that ran at the same time cores are added up, of those that ran one after the
+    other times: n times the duration is the core time of all."""
     ONE_AFTER_ANOTHER = "intervals"
     """Intervals of one process, in order: durations are added up, and the last one says how things are."""
 
@@ -94,7 +98,7 @@ def head_of(profile: Profile) -> Profile:
 class Merger:
     """Adds up whole profiles, one after the other; of those that were added only sums are kept."""
 
-    def __init__(self, relation: Relation = Relation.SIDE_BY_SIDE) -> None:
+    def __init__(self, relation: Relation = Relation.AS_RECORDED) -> None:
         """Nothing is added yet."""
         self._relation = relation
         self._parts: list[Part] = []
@@ -120,6 +124,10 @@ class Merger:
             if not self._rows.knows(key):
                 self._rows.begin(key, self._interned(sample.path), origin, self._interned(sample.physical))
             self._rows.add(key, sample.metrics, sample.levels)
+
+    def runs(self) -> list[Run]:
+        """When what was added was recorded."""
+        return runs_of([part.head for part in self._parts])
 
     def profile(self) -> Profile:
         """The sum."""
@@ -150,7 +158,7 @@ def merged_head(parts: Sequence[Part], relation: Relation) -> Profile:
     heads = [part.head for part in parts]
     cpu_ns = sum(part.cpu_ns for part in parts)
     cost = sum(part.head.target_cost_percent * part.cpu_ns for part in parts)
-    head = _side_by_side(heads) if relation is Relation.SIDE_BY_SIDE else _one_after_another(heads)
+    head = _as_recorded(heads) if relation is Relation.AS_RECORDED else _one_after_another(heads)
     extra = dict(heads[0].extra)
     for other in heads[1:]:
         extra = {key: value for key, value in extra.items() if other.extra.get(key) == value}
@@ -180,7 +188,7 @@ def add_up(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def _own_cost_percent(heads: Sequence[Profile], relation: Relation) -> float:
     duration_s = sum(head.duration_s for head in heads)
-    if relation is Relation.SIDE_BY_SIDE or not duration_s:
+    if relation is Relation.AS_RECORDED or not duration_s:
         return max(head.daemon_cost_percent for head in heads)
     return sum(head.daemon_cost_percent * head.duration_s for head in heads) / duration_s
 
@@ -190,23 +198,57 @@ def _one_after_another(heads: Sequence[Profile]) -> Profile:
     return replace(heads[-1], start_time_s=heads[0].start_time_s, duration_s=duration_s)
 
 
-def _side_by_side(heads: Sequence[Profile]) -> Profile:
+def _as_recorded(heads: Sequence[Profile]) -> Profile:
     processes = [head.process for head in heads]
+    runs = runs_of(heads)
     return Profile(
         process=ProcessInfo(
             pid=_common((one.pid for one in processes), 0),
             comm=_common((one.comm for one in processes), "(several)"),
             command=_common((one.command for one in processes), f"({len(heads)} commands)"),
             runtime=_common((one.runtime for one in processes), "mixed"),
-            cores=sum(one.cores for one in processes),
+            cores=max(run.cores for run in runs),
             n_w_source=_common((one.n_w_source for one in processes), "mixed"),
         ),
-        duration_s=max(head.duration_s for head in heads),
+        duration_s=sum(run.duration_s for run in runs),
         frequency_hz=_common((head.frequency_hz for head in heads), 0),
         samples=[],
         event=_common((head.event for head in heads), "mixed"),
         start_time_s=min((head.start_time_s for head in heads if head.start_time_s), default=0.0),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Files that were recorded at the same time, or each while another one was."""
+
+    cores: int
+    """Of those that ran at once, the most."""
+    duration_s: float
+
+
+def runs_of(heads: Sequence[Profile]) -> list[Run]:
+    """Which of some profiles were recorded at the same time, by when they began and how long they took: all of them,
+    where that is not known of one."""
+    if not all(head.start_time_s for head in heads):
+        return [Run(sum(head.process.cores for head in heads), max(head.duration_s for head in heads))]
+    edges: list[tuple[float, bool, int, float]] = []
+    for head in heads:
+        begin_s, took_s, cores = head.start_time_s, max(head.duration_s, _SHORTEST_S), head.process.cores
+        edges.append((begin_s, True, cores, begin_s))
+        edges.append((begin_s + took_s * (1 - _MAY_OVERLAP), False, -cores, begin_s + took_s))
+    runs: list[Run] = []
+    began_s = ended_s = 0.0
+    now = most = files = 0
+    for _, begins, cores, at_s in sorted(edges):  # where one ends as another begins, the end comes first
+        if not files:
+            began_s, ended_s, most = at_s, at_s, 0
+        now += cores
+        most, ended_s = max(most, now), max(ended_s, at_s)
+        files += 1 if begins else -1
+        if not files:
+            runs.append(Run(most, ended_s - began_s))
+    return runs
 
 
 def _common(values: Iterable[_T], else_: _T) -> _T:
@@ -220,7 +262,7 @@ def _notes(heads: Sequence[Profile], relation: Relation) -> Iterator[str]:
     for head in heads:
         for note in dict.fromkeys(head.notes):
             counts[note] = counts.get(note, 0) + 1
-    counted = relation is Relation.SIDE_BY_SIDE
+    counted = relation is Relation.AS_RECORDED
     for note, count in list(counts.items())[:MAX_NOTES]:
         yield f"{note} ({count} of {len(heads)} files)" if counted and count < len(heads) else note
     if len(counts) > MAX_NOTES:
