@@ -70,7 +70,7 @@ sys.exit(main())
 """
 
 
-_MOST_TRIES, _AS_BEFORE = 8, 0.8
+_MOST_TRIES = 12
 
 
 @dataclass(frozen=True)
@@ -198,10 +198,11 @@ def fill(pid: int, cache: Path, out: Path) -> None:
 
     A gigabyte of them, as torch with CUDA has, takes three or four.
     """
-    used_s = attach(pid, cache, out)[1]
+    kept = -1
     for _ in range(_MOST_TRIES):
-        before_s, used_s = used_s, attach(pid, cache, out)[1]
-        if used_s > _AS_BEFORE * before_s:
+        attach(pid, cache, out)
+        before, kept = kept, sum(1 for one in cache.rglob("*") if one.is_file())
+        if kept == before:
             return
 
 

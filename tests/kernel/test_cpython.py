@@ -17,12 +17,13 @@ import pytest
 
 import profiling
 from parprof.commands.spawn import Child
+from parprof.kernel import objects
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.stacks import PYTHON_ENDS, RawStack, StackTable
 from parprof.languages.cpython.instance import CPythonInstance
 from parprof.languages.cpython.loader import CPythonLoader
 from parprof.languages.cpython.merge import CUT
-from parprof.metrics import WAIT
+from parprof.metrics import WAIT, WORK
 from parprof.model import Metrics, PathSample, Profile
 from parprof.process.loadmap import DsoCache, LoadMap
 from parprof.profile.assemble import make_profile
@@ -325,6 +326,41 @@ def step(depth):
         step(depth - 1))
 while True: step(14)
 """
+
+
+@pytest.mark.parametrize("version", SOME)
+def test_a_thread_that_starts_at_once_is_below_who_started_it(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the kernel takes for the programs that walk where threads wait and are created."""
+    load = objects.LoadedObject._load_interpreters_of_waits
+
+    def load_late(loaded: objects.LoadedObject) -> None:
+        time.sleep(1)
+        load(loaded)
+
+    monkeypatch.setattr(objects.LoadedObject, "_load_interpreters_of_waits", load_late)
+    code = """
+import threading, time
+def burn():
+    end = time.thread_time() + 0.3
+    while time.thread_time() < end: pass
+def starts():
+    thread = threading.Thread(target=burn)
+    thread.start()
+    thread.join()
+starts()
+"""
+    with BpfKernel(["cpu-clock"], 499, waits=True) as kernel, closing(Session(kernel)) as session:
+        child = Child([installed(version), "-S", "-c", code])
+        session.watch(child.pid, follow=True, stop=True)
+        child.release()
+        profiling.run_until(session, lambda: child.poll() is not None)
+        session.finish()
+        samples = profile(session, child.pid).samples
+    burnt = [one for one in samples if any(frame.name == "burn" for frame in one.path)]
+    assert sum(one.metrics[WORK] for one in burnt) > 0.2e9
+    assert all(any(frame.name == "starts" for frame in one.path) for one in burnt)
 
 
 def test_stacks_that_do_not_come_again_are_forgotten(some_interpreter: str) -> None:

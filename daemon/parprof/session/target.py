@@ -545,7 +545,9 @@ class Target:
         if started_libraries and self._awaits_libraries:
             self._awaits_libraries = False
             self.configure()
-        if self.has_started and creates_threads_unprobed(self.plan, self.load_map):
+        if self.language is not None:
+            self.kernel.await_programs()  # else its first threads would be created, and wait, in no function of it
+        elif self.has_started and creates_threads_unprobed(self.plan, self.load_map):
             self.kernel.await_walks()  # else nobody would know who created the first ones
         with suppress(OSError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGCONT)
