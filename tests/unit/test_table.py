@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from parprof.exporters.screen import UNLIMITED, Screen, elided
 from parprof.exporters.table import render
 from parprof.exporters.views import VIEWS, View
+from parprof.files.mounts import Mounts
 from parprof.metrics import ACTIVATIONS, METRICS, STALL, WAIT, Metrics
 from parprof.model import Accounting, PathSample, ProcessInfo, Profile
 from profiles import any_profile, frame, heat, library, sample
@@ -88,8 +89,13 @@ def first_lines(profile: Profile, width: int = 80) -> list[str]:
     return out.getvalue().partition("\n\n")[0].splitlines()
 
 
-def test_a_source_file_that_was_changed_since_the_recording_has_a_line(tmp_path: Path) -> None:
-    """Of those alone whose lines are named."""
+@pytest.mark.parametrize("behind_chroot", [False, True])
+def test_a_source_file_that_was_changed_since_the_recording_has_a_line(
+    behind_chroot: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those alone whose lines are named. Behind chroot no mount is known that the files are on."""
+    if behind_chroot:
+        monkeypatch.setattr(Mounts, "read", lambda pid: Mounts([]))
     profile, named, other = heat(), tmp_path / "heat.c", tmp_path / "other.c"
     for file in (named, other):
         file.write_text("int main(void);\n")

@@ -95,7 +95,8 @@ def changed_since(profile: Profile, files: Iterable[str]) -> str:
         os.path.basename(name)
         for name in dict.fromkeys(files)
         if _SOURCES.fullmatch(name)
-        and mounts.is_local_path(os.path.normpath(name).encode("utf-8", "surrogateescape"))
+        # no mount on the way: it is on our own root, which answers (that is no mount behind chroot)
+        and mounts.is_local_path(os.path.normpath(name).encode("utf-8", "surrogateescape")) is not False
         and _changed_s(name) > ended_s
     ]
     if not changed:
