@@ -6,19 +6,9 @@ seldom. Prints the CPU time that the work of each took, in seconds, as JSON.
 """
 
 import asyncio
-import hashlib
 import json
-import time
 
-BLOCK = bytes(1 << 23)
-
-
-def burn(seconds):
-    """Hash for so much CPU time of this thread; how much it was."""
-    start = time.thread_time()
-    while time.thread_time() < start + seconds:
-        hashlib.sha256(BLOCK).digest()
-    return time.thread_time() - start
+from hashing import burn
 
 
 async def hand_out(seconds):

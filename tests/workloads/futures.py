@@ -5,20 +5,10 @@ Both have the same function run, which is in C code that gives up the GIL for ne
 the CPU time that the work of each took, in seconds, as JSON.
 """
 
-import hashlib
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
-BLOCK = bytes(1 << 23)
-
-
-def burn(seconds):
-    """Hash for so much CPU time of this thread; how much it was."""
-    start = time.thread_time()
-    while time.thread_time() < start + seconds:
-        hashlib.sha256(BLOCK).digest()
-    return time.thread_time() - start
+from hashing import burn
 
 
 def short(pool):

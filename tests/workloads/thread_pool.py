@@ -5,12 +5,11 @@ Five times, each by another way to wait for it. Both have the same function run,
 GIL for nearly all of its time, and seldom. Prints the CPU time that the work of each took, in seconds, as JSON.
 """
 
-import hashlib
 import json
-import time
 from multiprocessing.pool import ThreadPool
 
-BLOCK = bytes(1 << 23)
+from hashing import burn
+
 WAYS = (
     lambda pool, work: pool.map(burn, work),
     lambda pool, work: [one.get() for one in [pool.apply_async(burn, (seconds,)) for seconds in work]],
@@ -18,14 +17,6 @@ WAYS = (
     lambda pool, work: pool.starmap(burn, [(seconds,) for seconds in work]),
     lambda pool, work: list(pool.imap_unordered(burn, work)),
 )
-
-
-def burn(seconds):
-    """Hash for so much CPU time of this thread; how much it was."""
-    start = time.thread_time()
-    while time.thread_time() < start + seconds:
-        hashlib.sha256(BLOCK).digest()
-    return time.thread_time() - start
 
 
 def short(pool, way):
