@@ -20,8 +20,8 @@ struct file_key {
 /* The unwind table of a file in the store. */
 struct file_table {
 	u64 delta;	/* from an offset in the file to the ELF address there */
-	u64 pages;	/* as in the words of a mapping */
-	u64 first_page;
+	u64 regions;	/* as in the words of a mapping */
+	u64 first_region;
 };
 BPF_TABLE("hash", struct file_key, struct file_table, file_tables, 16384);
 
@@ -167,11 +167,11 @@ static __always_inline int seek_mapping(struct walk *w, u64 address)
 	w->mapping_start = start;
 	w->mapping_end = end;
 	w->by_seek = 1;
-	w->pages = 0;	/* no table */
+	w->regions = 0;	/* no table */
 	if (table) {
 		w->bias = start - (pages << 12) - table->delta;
-		w->pages = table->pages;
-		w->first_page = table->first_page;
+		w->regions = table->regions;
+		w->first_region = table->first_region;
 	} else if (file) {
 		tell_stale(w);	/* it may have one that is not here yet */
 	}

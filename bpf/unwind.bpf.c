@@ -59,15 +59,21 @@ static __always_inline int finish_sample(struct walk *w)
 	return 0;
 }
 
-static __always_inline void tell_stale(struct walk *w)
+/* Tells Python that the walk lacks something at an address, if the process was not told of just before. */
+static __always_inline void tell_lack(struct walk *w, u32 record, u64 address)
 {
 	struct process *p = processes.lookup(&w->tgid);
 	u64 now = bpf_ktime_get_ns();
 
-	if (!p || now - p->stale_told_ns < STALE_INTERVAL_NS)
+	if (!p || now - p->lack_told_ns < LACK_INTERVAL_NS)
 		return;
-	p->stale_told_ns = now;
-	tell(RECORD_STALE_MAP, w->tgid, w->key.tid, p->image, w->ip);
+	p->lack_told_ns = now;
+	tell(record, w->tgid, w->key.tid, p->image, address);
+}
+
+static __always_inline void tell_stale(struct walk *w)
+{
+	tell_lack(w, RECORD_STALE_MAP, w->ip);
 }
 
 /* The id of a whole user stack. */
@@ -184,8 +190,8 @@ int on_unwind(struct bpf_perf_event_data *ctx)
 		unwinders.call(ctx, w->end == GOING ? 0 : 2);
 		w->end = END_TOO_DEEP;	/* the kernel's limit on tail calls */
 	}
-	if (w->end == END_NO_MAPPING)
-		tell_stale(w);
+	if (w->end == END_NO_MAPPING || w->absent)
+		tell_lack(w, w->absent ? RECORD_ABSENT_ROWS : RECORD_STALE_MAP, w->absent ? w->absent : w->ip);
 	if (w->compares) {
 		if (as_before(w))
 			return go_on_behind_walk(ctx, w);
@@ -338,6 +344,8 @@ int on_edge_unwind(struct pt_regs *ctx)
 		edge_unwinders.call(ctx, 0);
 		w->end = END_TOO_DEEP;
 	}
+	if (w->absent)
+		tell_lack(w, RECORD_ABSENT_ROWS, w->absent);
 	if (interpreters.lookup(&w->tgid))
 		edge_unwinders.call(ctx, 1);
 	finish_context(w);
@@ -414,7 +422,7 @@ static __always_inline void begin_walk(struct walk *w, struct mapping_list *list
 
 	w->list = list ? list->words : 0;
 	w->generation = list ? list->generation : w->key.image;	/* those of the kernel's images are far higher than any list's */
-	w->sought = w->again = w->by_seek = 0;
+	w->sought = w->again = w->by_seek = w->absent = 0;
 	w->mapping_start = w->mapping_end = 0;
 	w->window_start = ~0ULL << 12;	/* far from any user address */
 	w->return_instance = 0;

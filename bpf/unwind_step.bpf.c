@@ -104,8 +104,10 @@ static __always_inline u32 rule_of(struct walk *w, u64 target)
 		rule = call_jvm_rule(w);
 		return rule ? rule : ~0;
 	}
-	if ((u32)w->pages) {
+	if ((u32)w->regions) {
 		rule = find_rule(w, target - w->bias);
+		if (rule == (u32)ROW_ABSENT << 28)	/* until they are */
+			return rule;
 	} else {
 		rule = call_jvm_rule(w);
 		if (rule)	/* which holds as long as that code is there */
@@ -171,6 +173,9 @@ static __always_inline u32 step(struct walk *w)
 			return SEEKING;
 		}
 		return step_by_frame_pointer(w, END_NO_MAPPING);
+	} else if (type == ROW_ABSENT) {
+		w->absent = target;
+		return step_by_frame_pointer(w, END_NO_TABLE);
 	} else if (type == ROW_FRAME_POINTER) {
 		return step_by_frame_pointer(w, END_NO_TABLE);
 	} else if (type == ROW_NONE) {	/* code of an assembler, say V8's builtins: it may keep frames all the same */

@@ -3,9 +3,11 @@
  * The user-stack unwinder, first part: its state, and what the tables made from .eh_frame say of an address.
  *
  * The store is one large array of 64-bit words in chunks, written by Python through mmap:
- *   tables    pages, rows (parprof/unwind/pages.py):
- *     pages   for each 2^PAGE_SHIFT bytes of a file's code: first row's word, from the first page's << 24 | number of
- *             rows; the word before the first row is always the row that holds at the page's start
+ *   tables    an index, blocks (parprof/unwind/pages.py):
+ *     index   for each 2^REGION_SHIFT bytes of a file's code: TABLE_HERE | its block's word, from the index's first; 0 = the
+ *             block is not here: of large files those are placed that a process uses, and Python is told when one is missed
+ *     blocks  32 bits for each 2^PAGE_SHIFT bytes of code, first row's word, from the block's first << ROW_COUNT_BITS |
+ *             number of rows; a word, the row that holds at the begin of the block's code; rows
  *     rows    pc | rule << 32, sorted by pc (an ELF virtual address); see parprof/unwind/rows.py
  *   mappings  MAPPING_WORDS words for each executable mapping of a process, sorted by start
  *
@@ -30,6 +32,7 @@ enum row_type {
 #define ROW_INTERPRETED 12	/* code of HotSpot's interpreter */
 #define ROW_RETURN 13	/* CFA = rsp + off, and the return address in a register of the leaf: packed as ROW_REGISTER */
 #define ROW_LARGE 14	/* CFA = rsp + off, of a frame of megabytes: rbp is 4 bits, off the 24 below */
+#define ROW_ABSENT 15	/* ours alone: of code whose rows are not here. (All bits set: there is no mapping.) */
 #define ROW_BEYOND_SHIFT 13	/* of the two that read it: words beyond what is in memory; the offset is below */
 #define ROW_KEPT_OFFSETS (1 << ROW_BEYOND_SHIFT)
 #define ROW_BEYOND_LIMIT 32
@@ -42,7 +45,7 @@ enum row_type {
 #define WINDOW_WORDS 64	/* of stack memory read at once: a read costs about as much as copying 512 bytes */
 #define MAPPING_STEPS 17
 #define ROW_STEPS 10
-#define STALE_INTERVAL_NS 10000000ULL
+#define LACK_INTERVAL_NS 10000000ULL
 
 /* The rule for an address in one version of one process's load map. */
 struct cached_rule {
@@ -65,7 +68,7 @@ enum walk_purpose {
 
 struct walk {
 	u64 ip, sp, bp, r10;
-	u64 mapping_start, mapping_end, bias, pages, first_page;	/* the mapping found last */
+	u64 mapping_start, mapping_end, bias, regions, first_region;	/* the mapping found last */
 	u64 list;	/* word << 32 | count of the process's mappings */
 	u64 generation;	/* of that list: no two lists ever share one */
 	u64 return_instance, return_slot, return_address;	/* innermost pending return probe */
@@ -112,6 +115,7 @@ struct walk {
 	u32 may_seek;
 	u32 by_seek;	/* the mapping found last is the kernel's word, not Python's: what it says is not to be remembered */
 	u32 again;	/* the innermost frame was recorded already */
+	u64 absent;	/* an address whose rows are not here; 0 = all were */
 	u64 python_frame;	/* the next one to look at */
 	u64 python_raw[16];	/* or a frame of HotSpot's interpreter */
 	u32 functions_seen;	/* Python frames whose functions were sent, or need not be */
@@ -205,21 +209,29 @@ static __always_inline int find_mapping(struct walk *w, u64 address)
 	w->mapping_start = load(w, at);
 	w->mapping_end = load(w, at + 1);
 	w->bias = load(w, at + 2);
-	w->pages = load(w, at + 3);
-	w->first_page = load(w, at + 4);
+	w->regions = load(w, at + 3);
+	w->first_region = load(w, at + 4);
 	return address - w->mapping_start < w->mapping_end - w->mapping_start;
 }
+
+#define TABLE_HERE (1ULL << 63)
+#define ROW_COUNT_BITS 10
+#define REGION_PAGES (1 << (REGION_SHIFT - PAGE_SHIFT))
 
 /* The rule for an ELF virtual address; 0 (ROW_NONE) when the table has none. */
 static __always_inline u32 find_rule(struct walk *w, u64 vaddr)
 {
-	u64 page = (vaddr >> PAGE_SHIFT) - w->first_page, entry, base, n;
+	u64 region = (vaddr >> REGION_SHIFT) - w->first_region, page = vaddr >> PAGE_SHIFT & (REGION_PAGES - 1), block, entry, base, n;
 
-	if (page >= (u32)w->pages)
+	if (region >= (u32)w->regions)
 		return 0;
-	entry = load(w, (w->pages >> 32) + page);
-	base = (w->pages >> 32) + (entry >> 24);
-	n = entry & 0xffffff;
+	block = load(w, (w->regions >> 32) + region);
+	if (!(block & TABLE_HERE))
+		return (u32)ROW_ABSENT << 28;
+	block = (u32)(block + (w->regions >> 32));
+	entry = (u32)(load(w, block + (page >> 1)) >> 32 * (page & 1));
+	base = block + (entry >> ROW_COUNT_BITS);
+	n = entry & ((1 << ROW_COUNT_BITS) - 1);
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < ROW_STEPS; i++) {
 		u64 half = n >> 1, after;

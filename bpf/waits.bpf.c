@@ -143,6 +143,8 @@ int on_wait_unwind(struct bpf_raw_tracepoint_args *ctx)
 		wait_unwinders.call(ctx, w->end == GOING ? 0 : 2);
 		w->end = END_TOO_DEEP;	/* the kernel's limit on tail calls */
 	}
+	if (w->absent)
+		tell_lack(w, RECORD_ABSENT_ROWS, w->absent);
 	if (interpreters.lookup(&w->tgid))
 		wait_unwinders.call(ctx, 1);
 	return finish_wait(w);

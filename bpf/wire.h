@@ -18,8 +18,9 @@
 #define FRAMES_PER_CALL 16	/* unwound by one program before it tail-calls itself; 33 calls is the limit */
 #define CHUNK_SHIFT 17		/* the unwinder's store comes in chunks of 2^17 words: 1 MiB */
 #define MAX_CHUNKS 1024
-#define PAGE_SHIFT 9		/* one entry of a table's page index stands for 512 bytes of code */
-#define MAPPING_WORDS 5		/* start, end, bias, page index (word << 32 | pages), first page */
+#define PAGE_SHIFT 9		/* one entry of a block of a table stands for 512 bytes of code */
+#define REGION_SHIFT 14		/* one block for 16 KiB of code */
+#define MAPPING_WORDS 5		/* start, end, bias, the table's index (word << 32 | regions), first region */
 #define MAX_NESTING 64		/* (work | wait) frames remembered for one thread */
 #define MAX_RUNTIME_RANGES 6	/* executable mappings of parallel runtimes in one process */
 #define MAX_WAIT_RANGES 16	/* code of the runtimes in which threads wait */
@@ -131,7 +132,7 @@ struct process {
 	u32 thin;		/* one sample in 2^thin is taken, and stands for as many */
 	u32 thinned;		/* counts samples, to tell which: see one_of_each */
 	u32 sample_ns;		/* price of a sample lately */
-	u64 stale_told_ns;	/* when RECORD_STALE_MAP was sent last */
+	u64 lack_told_ns;	/* when RECORD_STALE_MAP or RECORD_ABSENT_ROWS was sent last */
 	u32 epoch;		/* counts the changes of the load map that ld.so reported */
 	u32 threads_created;
 	u64 program;		/* its executable: see program_of */

@@ -17,6 +17,7 @@ enum record_type {
 	RECORD_LOAD_MAP = 6,
 	RECORD_SAMPLE = 7,	/* only with settings.trace */
 	RECORD_STALE_MAP = 9,	/* address: executed, but in no mapping that we were told of */
+	RECORD_ABSENT_ROWS = 19,	/* address: executed, but the rows of its file's table are not in the store */
 	RECORD_PYTHON = 10,	/* new Python stacks of a young process: resolve them before it frees them or ends */
 	RECORD_CUT = 13,	/* address: enum cost_kind that was cut off; in a ring of its own */
 	RECORD_SEEN = 12,	/* a sample hit a process that nobody decided upon yet */
@@ -142,7 +143,7 @@ struct control_record {
 	u32 image;
 	u32 parent_tgid;	/* RECORD_FORK */
 	u32 stopped;		/* 1: the process was sent SIGSTOP and waits for us */
-	u64 address;		/* RECORD_LEARNED, RECORD_STALE_MAP; RECORD_LOAD_MAP: the epoch that begins; RECORD_EXEC: the
+	u64 address;		/* RECORD_LEARNED, RECORD_STALE_MAP, RECORD_ABSENT_ROWS; RECORD_LOAD_MAP: the epoch that begins; RECORD_EXEC: the
 				 * executable, see program_of */
 	u64 time_ns;
 	char comm[COMM_LENGTH];

@@ -267,7 +267,9 @@ class StandInStore:
         return start
 
     def write(self, start: int, data: bytes) -> None:
-        assert len(data) <= 8 * self.pieces[start]
+        assert any(
+            at <= start and 8 * start + len(data) <= 8 * (at + words) for at, words in self.pieces.items()
+        )
 
     def free(self, start: int, words: int) -> None:
         assert self.pieces.pop(start) == words

@@ -109,7 +109,8 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "STAT_EDGES": counters._EDGES, "STAT_STACKS": counters._STACKS, "END_KERNEL": len(counters.STACK_ENDS),
         "RECORD_STALE_MAP": records.RECORD_STALE_MAP, "MAPPING_WORDS": placing.MAPPING_WORDS,
         "RECORD_MAPPED": stacks.RECORD_MAPPED, "sizeof(struct mapping_record)": file_tables._RECORD.size,
-        "PAGE_SHIFT": pages.PAGE_SHIFT, "1 << CHUNK_SHIFT": store.CHUNK_WORDS,
+        "PAGE_SHIFT": pages.PAGE_SHIFT, "REGION_SHIFT": pages.REGION_SHIFT,
+        "RECORD_ABSENT_ROWS": records.RECORD_ABSENT_ROWS, "1 << CHUNK_SHIFT": store.CHUNK_WORDS,
     }  # fmt: skip
     checks = "\n".join(
         f'_Static_assert({name} == {int(value)}, "{name}");' for name, value in expected.items()

@@ -6,6 +6,9 @@ The kernel's memory is played by a list of words that are taken; tests/kernel/te
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +19,14 @@ from hypothesis import strategies as st
 from parprof.files.dso import Dso
 from parprof.kernel.store import StoreFull
 from parprof.process.loadmap import LoadMap, Mapping
-from parprof.unwind.pages import WORD
+from parprof.unwind.cache import TableCache
+from parprof.unwind.pages import REGION_SHIFT, WORD
 from parprof.unwind.placing import MAPPING_WORDS, Placer
+from parprof.unwind.table import UnwindTable
 
+TABLE = UnwindTable(bytes(8) + bytes([1]) + bytes(7))
 TABLE_WORDS = 20
+"""An index of one word, a head of 17, two rows."""
 
 
 class Kernel:
@@ -47,7 +54,9 @@ class Kernel:
         assert self.taken.pop(start) == words
 
     def write(self, start: int, raw: bytes) -> None:
-        assert self.taken[start] * WORD == len(raw)
+        assert any(
+            at <= start and start * WORD + len(raw) <= (at + words) * WORD for at, words in self.taken.items()
+        )
 
     def set_mapping_list(self, pid: int, word: int, count: int) -> None:
         self.lists.pop(pid, None)
@@ -65,7 +74,7 @@ def file(name: int) -> Any:
 
 
 def table(dso: Dso) -> Any:
-    return SimpleNamespace(image=bytes(TABLE_WORDS * WORD), pages=1, first_page=0)
+    return TABLE
 
 
 BUILDER: Any = SimpleNamespace(prefetch=lambda _: None, expected=lambda _: False, table=table)
@@ -147,3 +156,121 @@ def test_tables_of_what_a_program_calls_itself_come_first() -> None:
     builder.prefetch = lambda dsos: asked.extend(dso.path for dso in dsos)
     Placer(Kernel(1000), builder).update(load_map(7, frozenset(range(4))), wait=False)  # type: ignore[arg-type]
     assert asked == ["/0", "/3", "/2", "/1"]
+
+
+REGIONS = 40
+LARGE = UnwindTable(b"".join(struct.pack("<II", at << 12, at + 1) for at in range(4 * REGIONS)), "12")
+
+
+@pytest.fixture
+def partly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Kernel, Placer, dict[int, set[int]]]]:
+    """A placer with one large table on disk, and the pages that processes have of its code."""
+    monkeypatch.setattr("parprof.unwind.cache.LARGE_BYTES", 100)
+    monkeypatch.setattr("parprof.unwind.placing.LARGE_BYTES", 100)
+    cache = TableCache(tmp_path)
+    assert cache.store("name", LARGE)
+    present: dict[int, set[int]] = {}
+
+    def pages(pid: int, start: int, end: int, step: int) -> Iterator[int]:
+        if pid not in present:
+            raise ProcessLookupError
+        yield from (start + page for page in sorted(present[pid]) if start + page < end)
+
+    monkeypatch.setattr("parprof.unwind.placing.present_pages", pages)
+    kernel = Kernel(100_000)
+    load = lambda _: cache.load("name", "12")  # noqa: E731
+    builder: Any = SimpleNamespace(
+        prefetch=lambda _: None, expected=lambda _: False, table=load, at_hand=load
+    )
+    yield kernel, Placer(kernel, builder), present  # type: ignore[arg-type]
+
+
+START = 5 << 12
+"""Where the code is: not on the border of a region."""
+
+
+def map_of(pid: int) -> LoadMap:
+    return LoadMap(pid, {0: Mapping(START, START + (REGIONS << REGION_SHIFT), 0, FILES[0])})
+
+
+def here(placer: Placer) -> set[int] | None:
+    placed = placer._placed[FILES[0].key]
+    return None if placed.here is None else {region for region, is_here in enumerate(placed.here) if is_here}
+
+
+def test_of_a_process_that_ran_before_what_it_uses_is_placed(
+    partly: tuple[Kernel, Placer, dict[int, set[int]]],
+) -> None:
+    """In ELF addresses a page and what is behind it, up to where the next page is asked for."""
+    kernel, placer, present = partly
+    present[1] = {3 << REGION_SHIFT, 20 << REGION_SHIFT}
+    placer.update(map_of(1), wait=False)
+    assert here(placer) == {3, 20}
+    present[2] = {30 << REGION_SHIFT}
+    placer.update(map_of(2), wait=False)
+    assert here(placer) == {3, 20, 30}, "for both"
+    placer.forget(1)
+    assert here(placer) == {3, 20, 30}
+    placer.forget(2)
+    placer.free_idle()
+    assert not kernel.taken
+
+
+def test_what_is_executed_later_is_placed_when_it_is_missed(
+    partly: tuple[Kernel, Placer, dict[int, set[int]]],
+) -> None:
+    _, placer, present = partly
+    present[1] = {0}
+    placer.update(map_of(1), wait=False)
+    present[1] |= {7 << REGION_SHIFT, 8 << REGION_SHIFT}
+    placer.missed(map_of(1), START + (7 << REGION_SHIFT) + 5)
+    assert here(placer) == {0, 7, 8}, "and what has come with it"
+    placer.missed(map_of(1), START + (11 << REGION_SHIFT) + 5)
+    assert here(placer) == {0, 7, 8, 11}, "though its page has gone again"
+    placer.missed(map_of(1), START - 1)
+    for region in range(12, 20):
+        placer.missed(map_of(1), START + (region << REGION_SHIFT))
+    assert here(placer) is None, "it roams about"
+    placer.missed(map_of(1), START)
+
+
+def test_of_a_program_that_only_just_starts_all_is_placed(
+    partly: tuple[Kernel, Placer, dict[int, set[int]]],
+) -> None:
+    _, placer, present = partly
+    present[1] = {0}
+    placer.update(map_of(1), wait=False)
+    assert here(placer) == {0}
+    present[2] = {0}
+    placer.update(map_of(2), wait=True)
+    assert here(placer) is None
+
+
+def test_where_nobody_knows_what_is_used_all_is_placed(
+    partly: tuple[Kernel, Placer, dict[int, set[int]]],
+) -> None:
+    _, placer, _ = partly
+    placer.update(map_of(1), wait=False)
+    assert here(placer) is None
+
+
+def test_a_table_that_was_damaged_meanwhile_is_had_anew(
+    partly: tuple[Kernel, Placer, dict[int, set[int]]], tmp_path: Path
+) -> None:
+    kernel, placer, present = partly
+    present[1] = {5 << REGION_SHIFT}
+    (path,) = (tmp_path / "unwind").iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    placer._builder.table = lambda _: TableCache(tmp_path).load("name", "12") or LARGE  # type: ignore[method-assign]
+    placer.update(map_of(1), wait=False)
+    assert here(placer) == {5}, "what is damaged is not needed"
+    placer.missed(map_of(1), START + (REGIONS - 1 << REGION_SHIFT))
+    assert here(placer) == {5} and placer.refused == 1
+    assert not path.exists()
+    placer.forget(1)
+    placer.free_idle()
+    placer.update(map_of(1), wait=False)
+    assert here(placer) is None, "it was built again"
+    assert kernel.taken

@@ -105,13 +105,14 @@ def cached_file(base: Path) -> Path:
 
 
 def checked(raw: bytes) -> bytes:
-    """The same with a right checksum."""
-    return raw[:28] + struct.pack("<I", zlib.crc32(raw[32:])) + raw[32:]
+    """The same with a right checksum, of a table of one block."""
+    behind = 40 + int.from_bytes(raw[20:24], "little") + 8
+    return raw[:36] + struct.pack("<I", zlib.crc32(raw[20:36] + raw[40:behind])) + raw[40:]
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda raw: b"",
-    "no header": lambda raw: raw[:31],
+    "no header": lambda raw: raw[:39],
     "short": lambda raw: raw[:-8],
     "long": lambda raw: raw + bytes(8),
     "row": lambda raw: raw[:-1] + b"\x01",

@@ -41,11 +41,11 @@ from parprof.process.mutexes import follow, holder_of
 from parprof.process.polled import awaited
 from parprof.session.target import Target
 from parprof.symbols.kernel import KERNEL
-from parprof.unwind.table import UnwindTable
+from parprof.unwind.cache import Table
 from parprof.unwind.walking import walk
 from parprof.values import dataclass
 
-Tables = Callable[[Dso], UnwindTable | None]
+Tables = Callable[[Dso], Table | None]
 """Where the unwind table of a file comes from."""
 
 MOST_LOOKED_AT = 64
@@ -235,9 +235,9 @@ class _Remembered:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._got: dict[Dso, UnwindTable | None] = {}
+        self._got: dict[Dso, Table | None] = {}
 
-    def __call__(self, dso: Dso) -> UnwindTable | None:
+    def __call__(self, dso: Dso) -> Table | None:
         if dso not in self._got:
             self._got[dso] = self._tables(dso)
         return self._got[dso]

@@ -119,6 +119,8 @@ class Happenings:
                 target.mapped.is_stale = True
         elif record.kind == records.RECORD_STALE_MAP:
             target.mapped.is_stale = True
+        elif record.kind == records.RECORD_ABSENT_ROWS:
+            target.mapped.lacks_rows(record.address)
         elif record.kind == records.RECORD_EXIT:
             self._leader_ended(target)
         elif record.kind == records.RECORD_REPLACED:

@@ -25,7 +25,7 @@ from parprof.model import Count, Facts, SampleKey, ThreadState, add_facts
 from parprof.patterns import regex
 from parprof.session.asleep import NO_TABLE, Asleep, Sleepers, Tables, look_at
 from parprof.session.target import Target
-from parprof.unwind.table import UnwindTable
+from parprof.unwind.cache import Table
 from parprof.values import dataclass
 
 _REST_SHARE = 50
@@ -87,7 +87,7 @@ class Looks:
     def __init__(self, tables: Tables, stacks: StackTable) -> None:
         """``tables`` must not wait: others want to go on."""
         self._tables = tables
-        self._read: dict[Dso, UnwindTable] = {}
+        self._read: dict[Dso, Table] = {}
         self._stacks = stacks
         self._places = _Places()
         self._slots: dict[int, Facts] = {}
@@ -169,7 +169,7 @@ class Looks:
             if number
         }
 
-    def _table(self, dso: Dso) -> UnwindTable | None:
+    def _table(self, dso: Dso) -> Table | None:
         """Read once; one that is not there yet may be at the next look."""
         found = self._read.get(dso) or self._tables(dso)
         if found is not None:

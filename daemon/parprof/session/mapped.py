@@ -81,6 +81,11 @@ class Mapped:
                 before = self.newest
                 self.maps.add(self.maps.epoch, noted.keeping(before) if before else noted)
 
+    def lacks_rows(self, address: int) -> None:
+        """Code was executed there whose unwind table is in place only in parts."""
+        if self.newest is not None:
+            self._placer.missed(self.newest, address)
+
     def _vdso(self, found: FoundMapping) -> Dso | None:
         """The kernel's code in user space, if it found that: it is of no file, and as long as in our process."""
         own = own_vdso()

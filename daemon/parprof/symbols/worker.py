@@ -25,6 +25,7 @@ from parprof.files.eh_frame_header import extents_around
 from parprof.files.elf import ElfError, ElfFile, Symbol
 from parprof.files.go_functions import GoFunctions, go_functions
 from parprof.symbols import symcache
+from parprof.symbols.debugfiles import has_debug_info
 from parprof.symbols.entry import main_function
 from parprof.symbols.names import readable, without_clone_suffixes
 from parprof.symbols.table import find_functions
@@ -59,7 +60,9 @@ class DebugFile:
         self._lines: dict[int, int] = {}
         self._hot: dict[str, int | None] = {}
         self._elf = ElfFile.open(fd)
-        if use_symbolic:
+        if use_symbolic and (
+            cached is not None or has_debug_info(self._elf)
+        ):  # symbolic would read all symbols
             self._load(cached)
 
     def _load(self, cached: int | None) -> None:

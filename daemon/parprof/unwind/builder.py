@@ -19,7 +19,7 @@ from parprof.errors import TargetError
 from parprof.files.dso import Dso, FileKey
 from parprof.resources import Closing
 from parprof.untrusted import visible
-from parprof.unwind.cache import TableCache
+from parprof.unwind.cache import Table, TableCache
 from parprof.unwind.emit import MAX_ROWS
 from parprof.unwind.rows import ROW_SIZE
 from parprof.unwind.table import UnwindTable
@@ -57,12 +57,12 @@ class _Queue:
     """Files whose tables are to be got, one at a time, by another thread than the one that asks."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[FileKey, tuple[_Wanted, Future[UnwindTable | None]]] = OrderedDict()
+        self._waiting: OrderedDict[FileKey, tuple[_Wanted, Future[Table | None]]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def put(self, wanted: _Wanted) -> Future[UnwindTable | None]:
+    def put(self, wanted: _Wanted) -> Future[Table | None]:
         """At its end."""
-        future: Future[UnwindTable | None] = Future()
+        future: Future[Table | None] = Future()
         with self._lock:
             self._waiting[wanted.key] = wanted, future
         return future
@@ -79,7 +79,7 @@ class _Queue:
             last = next((key for key in reversed(self._waiting) if key not in but), None)
             return None if last is None else self._waiting.pop(last)[0]
 
-    def do_next(self, get: Callable[[_Wanted], UnwindTable | None]) -> None:
+    def do_next(self, get: Callable[[_Wanted], Table | None]) -> None:
         """Get the first one's table, if one is waiting. In the other thread."""
         with self._lock:
             if not self._waiting:
@@ -102,7 +102,7 @@ class TableBuilder(Closing):
         self._thread = ThreadPoolExecutor(1, "parprof-unwind")
         self._closed = False
         self._queue = _Queue()
-        self._coming: dict[FileKey, Future[UnwindTable | None]] = {}
+        self._coming: dict[FileKey, Future[Table | None]] = {}
         self._parked: set[FileKey] = set()
         self._left: set[FileKey] = set()
         """Those for which there was no room when they were to be prefetched."""
@@ -121,7 +121,7 @@ class TableBuilder(Closing):
         """Process id of the child that builds tables now, 0 if there is none."""
         return self._client.pid
 
-    def table(self, dso: Dso) -> UnwindTable | None:
+    def table(self, dso: Dso) -> Table | None:
         """A file's table; waits for it. None if it cannot have one: ``problems`` says why.
 
         Without rows if the file has no call frame information: frame pointers are all there is then.
@@ -140,11 +140,11 @@ class TableBuilder(Closing):
                 table = None if future is None else future.result()
         return table
 
-    def at_hand(self, dso: Dso) -> UnwindTable | None:
+    def at_hand(self, dso: Dso) -> Table | None:
         """A file's table if it is on disk, and nobody waits for it; for whoever must not wait."""
         return None if dso.key in self._coming else self._from_disk(dso)
 
-    def _from_disk(self, dso: Dso) -> UnwindTable | None:
+    def _from_disk(self, dso: Dso) -> Table | None:
         """Our own files are no danger and answer at once: the other thread would only cost time."""
         if self._closed or self._cache is None or not (name := dso.content_name()):
             return None
@@ -240,7 +240,7 @@ class TableBuilder(Closing):
 
     # in the other thread
 
-    def _get(self, wanted: _Wanted) -> UnwindTable | None:
+    def _get(self, wanted: _Wanted) -> Table | None:
         try:
             if self._closed:
                 return None
@@ -259,7 +259,7 @@ class TableBuilder(Closing):
         finally:
             os.close(wanted.fd)
 
-    def _load_or_build(self, wanted: _Wanted) -> tuple[UnwindTable, bool]:
+    def _load_or_build(self, wanted: _Wanted) -> tuple[Table, bool]:
         """A table, and whether it is on disk now. It counts as loaded if it was there before."""
         found = self._cache.load(wanted.name, wanted.build_id) if self._cache is not None else None
         if found is not None:

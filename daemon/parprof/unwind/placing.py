@@ -1,13 +1,15 @@
 """Puts unwind tables and load maps where the unwinder in the kernel finds them.
 
-A file's table is placed once for all processes that map it, and freed when the last of them is gone.
+A file's table is placed once for all processes that map it, and freed when the last of them is gone. Of a large one of
+a process that ran before us those regions are placed that it has in its page tables, hence may execute: a process with
+CUDA's libraries maps a gigabyte of code, of which it uses some percent. When it executes others, the unwinder says so.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 
 from parprof.files.dso import Dso, FileKey
@@ -16,46 +18,29 @@ from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.store import StoreFull
 from parprof.process import loadmap
 from parprof.process.loadmap import LoadMap
+from parprof.process.residence import present_pages
 from parprof.resources import trim_heap
 from parprof.unwind.builder import TableBuilder
-from parprof.unwind.pages import WORD
-from parprof.unwind.table import UnwindTable
+from parprof.unwind.cache import LARGE_BYTES, StoredTable, Table, TableDamaged
+from parprof.unwind.pages import REGION_SHIFT, WORD
+from parprof.unwind.placed import Placed, add, nothing, place, release
 from parprof.values import dataclass
 
 MAPPING_WORDS = 5
 _MAPPING = struct.Struct(f"={MAPPING_WORDS}Q")
-"""Start, end, bias, the table's index, its first page."""
+"""Start, end, bias, the table's index, its first region."""
 _TABLES_SECONDS = 0.01
 _USER_END = 1 << 63
 """The search in the kernel compares by subtraction; [vsyscall] lies beyond."""
 _TRIM_BYTES = 4 << 20
+_MOST_MISSES = 8
+"""So often a table is asked for what is not placed; then it is placed as a whole. Each time may cost a stack or two."""
 _IDLE_WORDS = 1 << 20
 """8 MiB."""
 _MADE = "made"
 """How the keys of tables begin that are of code of no file: one process's alone, and its forked children's."""
 _MOST_BARE = 1 << 12
 """Files without a table that are remembered when no process uses them."""
-
-
-@dataclass(slots=True)
-class Placed:
-    """A table in the store: where its image is, what of that is the page index, and how many load maps lead to it.
-
-    Without words: the file has no table, or there was no room for it.
-    """
-
-    start: int
-    words: int
-    pages: int
-    first_page: int
-    file: tuple[int, int] = (0, 0)
-    """Device and inode."""
-    users: int = 0
-
-    @property
-    def index(self) -> int:
-        """Where its index is, as the unwinder wants to be told."""
-        return self.start << 32 | self.pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +107,8 @@ class Placer:
         if coming:
             self._waiting[load_map.pid] = load_map
         before = self._lists.pop(load_map.pid, None)
-        entries, raw = self._entries(load_map, before.entries if before else {}, coming)
+        is_lived_in = before is None and not wait
+        entries, raw = self._entries(load_map, before.entries if before else {}, coming, is_lived_in)
         used = frozenset(entry.key for entry in entries.values() if entry.key is not None)
         kept = before.keys & used if before is not None and before.users == 1 else frozenset()
         try:
@@ -147,11 +133,12 @@ class Placer:
             trim_heap()
 
     def _entries(
-        self, load_map: LoadMap, known: dict[int, _Entry], coming: set[FileKey]
+        self, load_map: LoadMap, known: dict[int, _Entry], coming: set[FileKey], is_lived_in: bool
     ) -> tuple[dict[int, _Entry], bytes]:
         """What the unwinder is to be told, with what is ``known`` of mappings that are the same as before.
 
         A program that loads one library after another has hundreds of mappings, of which one or two are new.
+        ``is_lived_in``: the process has executed what it needs of each file.
         """
         entries: dict[int, _Entry] = {}
         told: list[bytes] = []
@@ -164,7 +151,9 @@ class Placer:
             if key in self._placed and key[0] == _MADE:
                 entry = self._entry(mapping, key, self._placed[key])
             elif entry is None or entry.mapping is not mapping or (entry.key and entry.key[0] == _MADE):
-                placed = None if mapping.dso.key in coming else self._place(mapping.dso)
+                placed = (
+                    None if mapping.dso.key in coming else self._place(mapping.dso, load_map, is_lived_in)
+                )
                 entry = self._entry(mapping, mapping.dso.key, placed)
             if mapping.dso.key not in coming:
                 entries[mapping.start] = entry
@@ -178,15 +167,15 @@ class Placer:
             return _Entry(mapping, told, None if placed is None else key)
         begins_at = 0 if key[0] == _MADE else mapping.dso.vaddr(mapping.file_offset)
         bias = (mapping.start - begins_at) & (1 << 64) - 1
-        told = _MAPPING.pack(mapping.start, mapping.end, bias, placed.index, placed.first_page)
+        told = _MAPPING.pack(mapping.start, mapping.end, bias, placed.index, placed.first_region)
         return _Entry(mapping, told, key)
 
-    def show_made(self, load_map: LoadMap, tables: Mapping[int, UnwindTable]) -> None:
+    def show_made(self, load_map: LoadMap, tables: Mapping[int, Table]) -> None:
         """Show the unwinder the tables of a process's code of no file, by the begin of its mappings, from which their
         addresses count. Those of before go."""
         made: dict[int, FileKey] = {}
         for start, table in tables.items():
-            placed = self._write_if_room(table) if table.image else Placed(0, 0, 0, 0)
+            placed = self._write_if_room(table, None)
             if placed.words:
                 made[start] = key = (_MADE, next(self._made_numbers))
                 self._placed[key] = placed
@@ -270,11 +259,11 @@ class Placer:
             return
         if placed.words and key[0] == _MADE:
             del self._placed[key]
-            self._kernel.store.free(placed.start, placed.words)
+            release(self._kernel.store, placed)
             return
         if placed.words:
             self._idle[key] = None
-            self._idle_words += placed.words
+            self._idle_words += placed.all_words
             self._free_idle(_IDLE_WORDS)
             return
         self._bare[key] = None
@@ -292,34 +281,82 @@ class Placer:
             key = next(iter(self._idle))
             del self._idle[key]
             placed = self._placed.pop(key)
-            self._idle_words -= placed.words
+            self._idle_words -= placed.all_words
             published = self._by_file.get(placed.file)
             if published is not None and published.key == key:  # not a later version of the file
                 del self._by_file[placed.file]
                 self._kernel.file_tables.remove(*placed.file)
-            self._kernel.store.free(placed.start, placed.words)
+            release(self._kernel.store, placed)
 
-    def _place(self, dso: Dso) -> Placed:
+    def _place(self, dso: Dso, load_map: LoadMap, is_lived_in: bool) -> Placed:
         """Where a file's table is. It is not idle any more: not freed to make room for the next. Tell `_user` of it."""
         placed = self._placed.get(dso.key)
         if placed is not None:
             if dso.key in self._idle:
                 del self._idle[dso.key]
-                self._idle_words -= placed.words
+                self._idle_words -= placed.all_words
             self._bare.pop(dso.key, None)
+            if placed.here is not None:
+                self._add(dso, placed, self._used(dso, load_map) if is_lived_in else None)
             return placed
         table = self._builder.table(dso)
-        placed = Placed(0, 0, 0, 0)
-        if table is not None and table.image:
-            try:
-                placed = self._write(table)
-            except StoreFull:
-                self._free_idle(0)
-                placed = self._write_if_room(table)
+        wanted = None
+        if is_lived_in and isinstance(table, StoredTable) and table.offsets[-1] > LARGE_BYTES:
+            wanted = self._used(dso, load_map)
+        try:
+            placed = nothing() if table is None else self._write_if_room(table, wanted)
+        except TableDamaged:
+            table = self._builder.table(dso)  # anew: what was on disk is gone
+            placed = nothing() if table is None else self._write_if_room(table, None)
         self._placed[dso.key] = placed
         if placed.words:
             self._publish(dso, placed)
         return placed
+
+    @staticmethod
+    def _used(dso: Dso, load_map: LoadMap) -> list[int] | None:
+        """The regions of a file's code that a process has in its page tables, by their numbers; None: nobody knows."""
+        used: dict[int, None] = {}
+        try:
+            for mapping in load_map.mappings:
+                if mapping.dso is dso:
+                    bias = dso.vaddr(mapping.file_offset) - mapping.start
+                    step = 1 << REGION_SHIFT
+                    for page in present_pages(load_map.pid, mapping.start, mapping.end, step):
+                        last = min(page - page % step + step, mapping.end) - 1
+                        for region in range(page + bias >> REGION_SHIFT, (last + bias >> REGION_SHIFT) + 1):
+                            used[region] = None
+        except OSError:
+            return None
+        return list(used)
+
+    def _add(self, dso: Dso, placed: Placed, used: Iterable[int] | None) -> None:
+        """Place of a table what else is ``used``; None: all of it."""
+        table = self._builder.at_hand(dso)
+        if table is None:
+            self._builder.prefetch([dso])  # the next one that misses it finds it there
+            return
+        if (table.regions, table.first_region) != (placed.regions, placed.first_region):
+            return
+        wanted = range(table.regions) if used is None else (region - table.first_region for region in used)
+        is_idle = dso.key in self._idle
+        before = placed.all_words
+        try:
+            add(self._kernel.store, placed, table, wanted)
+        except (StoreFull, TableDamaged):
+            self.refused += 1
+        self._idle_words += (placed.all_words - before) * is_idle
+
+    def missed(self, load_map: LoadMap, address: int) -> None:
+        """A process has executed code of which the unwinder has no rows, although its file has a table."""
+        found = load_map.find(address)
+        placed = None if found is None else self._placed.get(found[0].key)
+        if found is None or placed is None or placed.here is None:
+            return
+        dso, vaddr = found
+        placed.misses += 1
+        used = None if placed.misses > _MOST_MISSES else self._used(dso, load_map)
+        self._add(dso, placed, None if used is None else [*used, vaddr >> REGION_SHIFT])
 
     def _publish(self, dso: Dso, placed: Placed) -> None:
         """Tell the kernel which file this is the table of, so that it can find it by itself."""
@@ -328,18 +365,21 @@ class Placer:
             return
         placed.file = dso.mapped_as
         self._by_file[placed.file] = dso
-        self._kernel.file_tables.put(*placed.file, delta, placed.index, placed.first_page)
+        self._kernel.file_tables.put(*placed.file, delta, placed.index, placed.first_region)
 
-    def _write_if_room(self, table: UnwindTable) -> Placed:
-        try:
-            return self._write(table)
-        except StoreFull:
-            self.refused += 1
-            return Placed(0, 0, 0, 0)
-
-    def _write(self, table: UnwindTable) -> Placed:
-        words = len(table.image) // WORD
-        start = self._kernel.store.allocate(words)
-        self._kernel.store.write(start, table.image)
-        self._passed_bytes += len(table.image)
-        return Placed(start, words, table.pages, table.first_page)
+    def _write_if_room(self, table: Table, wanted: Iterable[int] | None) -> Placed:
+        """``wanted``: the numbers of regions; None: all."""
+        if not table.regions:
+            return nothing()
+        chosen = None if wanted is None else [region - table.first_region for region in wanted]
+        for is_last in (False, True):
+            try:
+                placed = place(self._kernel.store, table, chosen)
+            except StoreFull:
+                if not is_last:
+                    self._free_idle(0)
+            else:
+                self._passed_bytes += placed.all_words * WORD
+                return placed
+        self.refused += 1
+        return nothing()

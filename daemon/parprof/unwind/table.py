@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from parprof.unwind.emit import emit_rows
 from parprof.unwind.frames import UnwindError, frame_sections
 from parprof.unwind.gaps import fill_gaps
 from parprof.unwind.go_frames import go_frames
-from parprof.unwind.pages import PAGE_SHIFT, make_image, page_count
+from parprof.unwind.pages import TableImage, make_image
 from parprof.unwind.prologues import add_prologues
 from parprof.unwind.returns import add_returns
 from parprof.unwind.rows import ROW_SIZE
@@ -27,13 +28,12 @@ class UnwindTable:
     """Rows as `parprof.unwind.rows` describes them, sorted by address, no two at one; maybe none.
 
     ``build_id`` is empty for files without one. ``notes`` counts, by kind, what could not be used: such code
-    has rows of rule 0. ``known_image``: its `image`, where that was made before.
+    has rows of rule 0.
     """
 
     rows: bytes | memoryview
     build_id: str = ""
     notes: Mapping[str, int] = field(default_factory=dict)
-    known_image: bytes | memoryview | None = field(default=None, compare=False, repr=False)
 
     @property
     def count(self) -> int:
@@ -41,19 +41,28 @@ class UnwindTable:
         return len(self.rows) // ROW_SIZE
 
     @cached_property
-    def image(self) -> bytes | memoryview:
-        """What the kernel searches: see `parprof.unwind.pages`. Empty where it cannot."""
-        return make_image(self.rows) if self.known_image is None else self.known_image
+    def image(self) -> TableImage:
+        """What the kernel searches: see `parprof.unwind.pages`. Without regions where it cannot."""
+        return make_image(self.rows)
 
     @property
-    def first_page(self) -> int:
-        """The page of code of its first row."""
-        return self.row(0)[0] >> PAGE_SHIFT
+    def regions(self) -> int:
+        """Of its image; 0: it has none."""
+        return self.image.regions
 
     @property
-    def pages(self) -> int:
-        """How many entries the index of its image has."""
-        return page_count(self.row(0)[0], self.row(self.count - 1)[0])
+    def first_region(self) -> int:
+        """Of its image."""
+        return self.image.first_region
+
+    @property
+    def offsets(self) -> array[int]:
+        """Of its image."""
+        return self.image.offsets
+
+    def blocks(self, first: int, last: int) -> bytes | memoryview:
+        """Those of the regions [first, last) of its image, counted from the first."""
+        return self.image.blocks[self.offsets[first] : self.offsets[last]]
 
     @cached_property
     def _numbers(self) -> memoryview:
