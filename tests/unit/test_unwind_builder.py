@@ -156,6 +156,19 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
     assert same(cache.load(NAME, BUILD_ID), TABLE)
 
 
+def test_two_versions_of_parprof_leave_each_other_their_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = TableCache(tmp_path)
+    cache.store(NAME, TABLE)
+    with monkeypatch.context() as later:
+        later.setattr(caching, "FORMAT", caching.FORMAT + 1)
+        assert cache.load(NAME, BUILD_ID) is None
+        cache.store(NAME, TABLE)
+        assert same(cache.load(NAME, BUILD_ID), TABLE)
+    assert same(cache.load(NAME, BUILD_ID), TABLE)
+
+
 @pytest.mark.parametrize("what", ["file", "directory", "base"])
 def test_what_others_can_write_is_not_used(what: str, tmp_path: Path) -> None:
     base = tmp_path / "base"
@@ -194,7 +207,7 @@ def test_the_least_recently_used_go(tmp_path: Path) -> None:
     for name in names:
         assert cache.store(name, big)
         assert cache.load(names[0], BUILD_ID)
-    left = {path.name for path in (tmp_path / "unwind").iterdir()}
+    left = {path.name.removesuffix(f"-{caching.FORMAT}") for path in (tmp_path / "unwind").iterdir()}
     assert {names[0], names[-1]} <= left
     assert names[1] not in left
     assert len(left) == 5

@@ -113,7 +113,7 @@ class TableCache:
 
     def has(self, name: str) -> bool:
         """Whether a table of that name is there; it may turn out to be damaged."""
-        fd = self.disk.open(name) if name else None
+        fd = self.disk.open(_file_name(name)) if name else None
         if fd is None:
             return False
         os.close(fd)
@@ -122,13 +122,14 @@ class TableCache:
     def load(self, name: str, build_id: str) -> StoredTable | None:
         """The table of that name; None if there is none that can be used. The blocks of a large one are not looked at
         yet."""
-        fd = self.disk.open(name) if name else None
+        file_name = _file_name(name)
+        fd = self.disk.open(file_name) if name else None
         if fd is None:
             return None
         table = None
         try:
             with suppress(OSError, ValueError):
-                found = _parse(fd, lambda: self.disk.remove(name))
+                found = _parse(fd, lambda: self.disk.remove(file_name))
                 table = found if found.build_id == build_id else None
         finally:
             if table is not None and table.offsets[-1] > LARGE_BYTES:
@@ -136,7 +137,7 @@ class TableCache:
             else:
                 os.close(fd)
         if table is None:
-            self.disk.remove(name)
+            self.disk.remove(file_name)
         return table
 
     def store(self, name: str, table: UnwindTable) -> bool:
@@ -152,7 +153,7 @@ class TableCache:
         behind = description + ends.tobytes() + checksums.tobytes()
         sizes = len(description), table.count, image.regions, image.first_region
         checksum = zlib.crc32(behind, zlib.crc32(_SIZES.pack(*sizes)))
-        new = self.disk.new(name)
+        new = self.disk.new(_file_name(name))
         if new is None:
             return False
         with new:
@@ -163,6 +164,11 @@ class TableCache:
                 self.disk.note(error)
                 return False
             return new.commit()
+
+
+def _file_name(name: str) -> str:
+    """With the format: two versions of parprof on one machine would remove each other's tables."""
+    return f"{name}-{FORMAT}"
 
 
 def _parse(fd: int, damaged: Callable[[], None]) -> StoredTable:
