@@ -22,10 +22,11 @@ from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
 from parprof.files.maps_line import MapsLine
 from parprof.model import Frame
-from parprof.symbols import debugfiles
+from parprof.symbols import debugfiles, symcache
 from parprof.symbols.entry import main_function
 from parprof.symbols.names import readable
 from parprof.symbols.symbolizer import Symbolizer
+from parprof.symbols.worker import DebugFile
 from parprof.workers import protocol
 from stopwatch import Stopwatch
 from symbol_programs import address_of, compile_program, line_of, need_symbolic, open_dso
@@ -348,6 +349,7 @@ def test_worker_killed_between_requests(program: Path, cache: DsoCache) -> None:
 FAKE_WORKER = """
 import os, socket, sys, time
 sys.path.insert(0, {package!r})
+from parprof.symbols.worker import DebugFile
 from parprof.workers import protocol
 connection = socket.socket(fileno=int(sys.argv[1]))
 while (received := protocol.receive(connection)) is not None:
@@ -482,3 +484,25 @@ def test_what_is_needed_most_is_read_first(monkeypatch: pytest.MonkeyPatch) -> N
         found = symbolizer.resolve(asked)
     assert read == ["lib2.so", "lib3.so", "lib1.so", "lib0.so"]
     assert found.keys() == set(asked)
+
+
+@pytest.mark.parametrize("is_stripped", [False, True])
+def test_of_a_file_without_debug_information_its_symbols_alone_are_read(
+    program: Path, tmp_path: Path, is_stripped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library of 200,000 functions takes symbolic 100 MB before it says that there are no lines."""
+    need_symbolic()
+    asked: list[int] = []
+    monkeypatch.setattr(symcache, "build", asked.append)
+    copy = tmp_path / "copy"
+    shutil.copy(program, copy)
+    if is_stripped:
+        subprocess.run(["strip", "--strip-debug", copy], check=True)
+    with ElfFile.open(str(copy)) as elf:
+        (main,) = (symbol for symbol in elf.symbols() if symbol.name == "main")
+    known = DebugFile(os.open(copy, os.O_RDONLY), True, None)
+    try:
+        assert [frame[0] for frame in known.resolve([main.value])[0]] == ["main"]
+    finally:
+        known.close()
+    assert bool(asked) is not is_stripped
