@@ -205,7 +205,7 @@ static __always_inline void leave_switches(struct process *p)
 /* Cuts off the dearest kind of event if the budget is used up. Two CPUs that do so at once choose the same. */
 u64 cut_dearest(u64 given)
 {
-	struct scope_move *m = (struct scope_move *)given;
+	struct thread_change *m = (struct thread_change *)given;
 	struct settings *s = find_settings();
 	struct process *p;
 	u64 dearest = COST_KINDS, most, taken, more;
@@ -256,11 +256,11 @@ cut:
 	return 0;
 }
 
-static u64 (*call_cut_dearest)(struct scope_move *m) = (void *)SHARED_cut_dearest;
+static u64 (*call_cut_dearest)(struct thread_change *m) = (void *)SHARED_cut_dearest;
 
 static __always_inline void hold_to_budget(struct process *p, struct settings *s, u32 tgid, u32 tid)
 {
-	struct scope_move m = {};
+	struct thread_change m = {};
 
 	if (p->left_ns >= 0 && p->probes_owe_ns <= probes_may_owe(s) && !p->glimpsed)
 		return;

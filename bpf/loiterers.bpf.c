@@ -19,7 +19,7 @@ enum loiterers_change {
 /* Number and turn are one word, so that each thread is counted out where it was counted in. */
 u64 change_loiterers(u64 given)
 {
-	struct scope_move *m = (struct scope_move *)given;
+	struct thread_change *m = (struct thread_change *)given;
 	struct process *p;
 	u64 old, seen, next, turn, answer;
 	u32 tgid, change;
@@ -57,11 +57,11 @@ u64 change_loiterers(u64 given)
 	return 0;
 }
 
-static u64 (*call_change_loiterers)(struct scope_move *m) = (void *)SHARED_change_loiterers;
+static u64 (*call_change_loiterers)(struct thread_change *m) = (void *)SHARED_change_loiterers;
 
 static __always_inline u64 ask_loiterers(u32 tgid, u32 change, u64 since)
 {
-	struct scope_move m = {};
+	struct thread_change m = {};
 
 	m.number = tgid;
 	m.change = change;

@@ -52,11 +52,11 @@ struct judgement {
 /* What shared functions are given (parprof/kernel/linking.py): one pointer, to something of a size that is known. */
 
 /* See move_scope, change_loiterers, cut_dearest, insert_thread. */
-struct scope_move {
+struct thread_change {
 	s64 change;	/* so many more threads work */
 	s64 places;	/* by so much its word of this name changes */
 	u64 now;	/* the time, if that is known, or 0 */
-	u32 number;	/* the scope; of the others the process */
+	u32 number;	/* the scope; where the function is about a process, that */
 	u32 tid;	/* the thread that changes */
 };
 
@@ -122,7 +122,7 @@ BPF_TABLE("array", u32, struct control_record, layout_control, 1);
 BPF_TABLE("array", u32, struct trace_record, layout_trace, 1);
 BPF_TABLE("array", u32, struct thread_record, layout_thread, 1);
 BPF_TABLE("array", u32, struct path_record, layout_path, 1);
-BPF_TABLE("array", u32, struct scope_move, layout_scope_move, 1);
+BPF_TABLE("array", u32, struct thread_change, layout_thread_change, 1);
 BPF_TABLE("array", u32, struct look, layout_look, 1);
 BPF_TABLE("array", u32, struct poll_look, layout_poll_look, 1);
 

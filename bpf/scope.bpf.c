@@ -104,7 +104,7 @@ static __always_inline void charge_stall(struct scope *s, struct thread *t, u64 
  * interval is charged once, to the number that held; where many threads change it at once, the number goes first. */
 u64 move_scope(u64 given)
 {
-	struct scope_move *m = (struct scope_move *)given;
+	struct thread_change *m = (struct thread_change *)given;
 	struct scope *s;
 	struct thread *t;
 	u64 old, seen, stamp, units, begun, behind, now;
@@ -162,12 +162,12 @@ changed:
 	return 0;
 }
 
-static u64 (*call_move_scope)(struct scope_move *m) = (void *)SHARED_move_scope;
+static u64 (*call_move_scope)(struct thread_change *m) = (void *)SHARED_move_scope;
 
 /* `t`: the thread that changes; `now`: the time if that is known, or 0. */
 static __always_inline void change_scope(u32 number, struct thread *t, s64 change, s64 places, u64 now)
 {
-	struct scope_move m = {};
+	struct thread_change m = {};
 
 	m.number = number;
 	m.tid = t ? t->tid : 0;

@@ -256,7 +256,7 @@ static __always_inline int runs_program(struct process_config *c, struct thread 
 /* See add_thread: `number` is the process, `change` whether the thread sleeps. */
 u64 insert_thread(u64 given)
 {
-	struct scope_move *m = (struct scope_move *)given;
+	struct thread_change *m = (struct thread_change *)given;
 	struct process_config *config;
 	struct process *p;
 	struct thread *t;
@@ -303,12 +303,12 @@ u64 insert_thread(u64 given)
 	return 0;
 }
 
-static u64 (*call_insert_thread)(struct scope_move *m) = (void *)SHARED_insert_thread;
+static u64 (*call_insert_thread)(struct thread_change *m) = (void *)SHARED_insert_thread;
 
 /* Adds a thread that no fork event announced: it was there before us. */
 static __always_inline struct thread *add_thread(u32 tgid, u32 tid, u8 blocked)
 {
-	struct scope_move m = {};
+	struct thread_change m = {};
 
 	m.number = tgid;
 	m.tid = tid;

@@ -368,7 +368,6 @@ int on_edge(struct pt_regs *ctx)
 	begun = meter_begin(m, METER_EDGE, luck);
 	returned = (cookie & COOKIE_RETURN) ||
 		   ((cookie & COOKIE_SESSION) && PT_REGS_IP(ctx) != bpf_get_func_ip(ctx));
-	returned = untracked(m, returned);
 	count(STAT_EDGES + (kind & 15));
 	__sync_fetch_and_add(&p->probe_hits, 1);
 	pay(p, m, METER_EDGE, cost, trap_ns(cookie, returned), luck, tgid, tid);

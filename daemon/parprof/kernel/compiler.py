@@ -46,6 +46,7 @@ OBJECT_PARTS = (
     "places.bpf.c",
     "hotspot.bpf.c",
     "unwind_step.bpf.c",
+    "stacks.bpf.c",
     "unwind.bpf.c",
     "closures.bpf.c",
     "mappings.bpf.c",
