@@ -29,7 +29,7 @@ LAYERS = (
 )
 SERVICE_LAYERS = (
     "blame capabilities model log notify requests serving subuids",
-    "accounts agreement folding kernel_stacks labels levels losses machine past",
+    "accounts agreement folding kept_intervals kernel_stacks labels levels losses machine past",
     "control metrics open_intervals push recent selection",
     "groups http",
     "config",
