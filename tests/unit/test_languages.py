@@ -118,13 +118,6 @@ class Kernel:
             self.interpreters.pop(pid)
 
 
-@pytest.fixture
-def cache() -> Iterator[DsoCache]:
-    cache = DsoCache()
-    yield cache
-    cache.close()
-
-
 def target_of(kernel: Kernel, cache: DsoCache, pid: int, front_ends: FrontEnds) -> Target:
     placer: Any = SimpleNamespace(update=lambda *_: None, forget=lambda _: None)
     watched = Watched(kernel, cache, placer, JitReader(), front_ends=front_ends)  # type: ignore[arg-type]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,13 +38,6 @@ int main(void) { char c; write(1, "\\n", 1); return (int)read(0, &c, 1) + _PyEva
 KNOWN = "parprof knows CPython 3.9 to 3.13 with a GIL"
 COOKIE = int.from_bytes(b"xdebugpy", "little")
 V313, V314 = 0x030D00F0, 0x030E00F0
-
-
-@pytest.fixture
-def cache() -> Iterator[DsoCache]:
-    cache = DsoCache()
-    yield cache
-    cache.close()
 
 
 def start(folder: Path, name: str, version: int, words: tuple[int, ...]) -> subprocess.Popen[bytes]:

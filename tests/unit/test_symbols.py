@@ -30,13 +30,7 @@ from parprof.workers import protocol
 from stopwatch import Stopwatch
 from symbol_programs import address_of, compile_program, line_of, need_symbolic, open_dso
 
-
-@pytest.fixture(autouse=True, scope="module")
-def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PARPROF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.delenv("DEBUGINFOD_URLS", raising=False)
-        yield
+pytestmark = pytest.mark.usefixtures("new_cache_directory")
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +46,6 @@ def fixed_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cache() -> Iterator[DsoCache]:
     with DsoCache() as out:
-        yield out
-
-
-@pytest.fixture(scope="module")
-def symbolizer() -> Iterator[Symbolizer]:
-    with Symbolizer() as out:
         yield out
 
 

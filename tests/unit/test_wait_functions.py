@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,13 +45,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = ["g++", "-O1", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(output)]
     subprocess.run(command, input=SOURCE.encode(), check=True)
     return output
-
-
-@pytest.fixture
-def cache() -> Iterator[DsoCache]:
-    cache = DsoCache()
-    yield cache
-    cache.close()
 
 
 def elf_of(path: Path) -> ElfFile:
