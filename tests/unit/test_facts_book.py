@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from parprof import cache
 from parprof.files.dso import Dso
+from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
 from parprof.probes import facts_book
 from parprof.probes.facts_book import NOTHING, FactsBook
@@ -30,7 +31,7 @@ from parprof.probes.file_facts import (
     function_from_json,
     to_json,
 )
-from parprof.process.loadmap import DsoCache, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.runtimes.libgomp_memory import TeamLayout
 
 SOURCE = """

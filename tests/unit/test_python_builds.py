@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parprof.files.dso_cache import DsoCache
 from parprof.jit.reader import JitReader
 from parprof.languages.cpython.layouts import (
     DEBUG_OFFSETS_SIZE,
@@ -23,7 +24,7 @@ from parprof.languages.cpython.layouts import (
 )
 from parprof.languages.front_ends import FrontEnds
 from parprof.process.identity import inspect
-from parprof.process.loadmap import DsoCache, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.session.scopes import Scope
 from parprof.session.target import Target, Watched
 

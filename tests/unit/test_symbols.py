@@ -423,7 +423,8 @@ def test_parent_stays_small(program: Path, cache: DsoCache) -> None:
     dso = open_dso(cache, program)
     script = (
         "import os, sys\nfrom parprof.symbols.symbolizer import Symbolizer\n"
-        "from parprof.process.loadmap import DsoCache, LoadMap\n"
+        "from parprof.files.dso_cache import DsoCache\n"
+        "from parprof.process.loadmap import LoadMap\n"
         "with DsoCache() as cache, Symbolizer() as symbolizer:\n"
         "    loaded = LoadMap.read(os.getpid(), None, cache)\n"
         "    symbolizer.resolve(found + (False,) for m in loaded.mappings\n"

@@ -16,6 +16,7 @@ from parprof.facts.drain import Drain
 from parprof.facts.intervals import Intervals, without_zeroes
 from parprof.facts.late_spins import with_late_spins
 from parprof.facts.measurement import Measurement
+from parprof.files.dso_cache import DsoCache
 from parprof.jit.reader import JitReader
 from parprof.kernel.counts import ByTime
 from parprof.kernel.engine import BpfKernel
@@ -23,7 +24,6 @@ from parprof.kernel.records import TraceRecord
 from parprof.model import Facts, SampleKey
 from parprof.probes.facts_book import BOOK
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
-from parprof.process.loadmap import DsoCache
 from parprof.session.arrivals import Arrivals
 from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter

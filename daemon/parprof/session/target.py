@@ -15,6 +15,7 @@ from dataclasses import field
 from parprof.errors import ParprofError, TargetError
 from parprof.facts.cores import CoresHeld
 from parprof.files.dso import ANONYMOUS, Dso
+from parprof.files.dso_cache import DsoCache
 from parprof.files.libc import tells_once
 from parprof.jit.reader import JitReader
 from parprof.jit.registered import RegisteredCode
@@ -41,7 +42,7 @@ from parprof.probes.plan import (
 from parprof.probes.wait_code import lies_in
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.identity import Process, inspect, is_32_bit, open_pidfd
-from parprof.process.loadmap import DsoCache, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.process.threads import guess_threads
 from parprof.runtimes import Agent
 from parprof.session.cores import AllowedCores, OwnCores, changes_of_n
