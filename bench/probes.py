@@ -24,9 +24,10 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "daemon")]
 from machine import describe  # noqa: E402
 
 import profiling  # noqa: E402
+from parprof.files.dso_cache import DsoCache  # noqa: E402
 from parprof.kernel.detacher import detacher  # noqa: E402
 from parprof.probes.plan import make_plan  # noqa: E402
-from parprof.process.loadmap import DsoCache, LoadMap  # noqa: E402
+from parprof.process.loadmap import LoadMap  # noqa: E402
 
 
 def descriptors() -> int:

@@ -22,6 +22,7 @@ struct bpf_perf_event_data {
 #include "wire.h"
 #include "wire_calls.h"
 #include "wire_counters.h"
+#include "wire_languages.h"
 #include "wire_records.h"
 #include "thread_state.h"
 #include "amounts.h"

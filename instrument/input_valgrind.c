@@ -57,12 +57,10 @@ static void describe(struct input_thread *thread, uint64_t routine);
 #define INPUT_LOCK() ((void)0)
 #define INPUT_UNLOCK() ((void)0)
 #include "input_algorithm.h"
+#include "input_valgrind_owners.h"
 
-enum { PATH_BYTES = 512, THREADS = 1 << 14, KNOWN = 1 << 16 };
+enum { PATH_BYTES = 512, THREADS = 1 << 14 };
 enum { MAPPED_BYTES = INPUT_HEADER_BYTES + INPUT_MAX_ROWS * INPUT_ROW_BYTES };
-
-/* Whose code it is: what is not the program's is hidden, and clears memory, as calloc does, or has other duties. */
-enum kind { ANYBODY, LIBC, HIDDEN, CLEARING };
 
 static struct input_thread *by_tid[THREADS];
 static struct input_thread *current; /* that of the thread that runs */
@@ -96,71 +94,6 @@ static int grow_file(uint64_t bytes)
         done = VG_(write)(file, zeros, bytes < sizeof zeros ? bytes : sizeof zeros);
     VG_(close)(file);
     return !bytes;
-}
-
-/* ---- whose code an address is in ---- */
-
-static Bool begins_with(const HChar *text, const HChar *start)
-{
-    return VG_(strncmp)(text, start, VG_(strlen)(start)) == 0;
-}
-
-static Bool is_one_of(const HChar *name, const HChar *const *starts)
-{
-    for (; *starts; starts++)
-        if (begins_with(name, *starts))
-            return True;
-    return False;
-}
-
-static enum kind kind_of_file(const HChar *path)
-{
-    static const HChar *const hidden[] = {"ld-linux", "ld-2", "ld.so", "libgomp.", "libomp.", "libomp-",
-                                         "libiomp5.", "vgpreload", 0};
-    static const HChar *const libc[] = {"libc.so", "libc-2", "libpthread", 0};
-    const HChar *name = VG_(strrchr)(path, '/') ? VG_(strrchr)(path, '/') + 1 : path;
-
-    return is_one_of(name, hidden) ? HIDDEN : is_one_of(name, libc) ? LIBC : ANYBODY;
-}
-
-static enum kind kind_of_routine(Addr address)
-{
-    static const HChar *const hidden[] = {
-        "pthread_", "_pthread", "__pthread_", "___pthread", "sem_", "__sem_", "__new_sem", "__old_sem", "mtx_", "cnd_",
-        "thrd_", "call_once", "lll_", "__lll", "futex", "__futex", "malloc", "free", "cfree", "realloc",
-        "memalign", "aligned_alloc", "posix_memalign", "valloc", "pvalloc", "_int_", "__libc_malloc", "__libc_free",
-        "__libc_realloc", "__libc_memalign", "__libc_start", "start_thread", "clone", "__clone", "_dl",
-        "__dl", "dl", "exit", "_exit", "__cxa_", "__run_exit", "__tls", "fork", "__libc_fork", "_Fork", "sigaction", 0};
-    static const HChar *const clearing[] = {"calloc", "__libc_calloc", 0};
-    DiEpoch now = VG_(current_DiEpoch)();
-    DebugInfo *file = VG_(find_DebugInfo)(now, address);
-    const HChar *name;
-    enum kind kind;
-
-    if (!file)
-        return ANYBODY;
-    kind = kind_of_file(VG_(DebugInfo_get_filename)(file));
-    if (kind != LIBC || !VG_(get_fnname)(now, address, &name))
-        return kind;
-    if (begins_with(name, "__GI_"))
-        name += 5;
-    return is_one_of(name, hidden) ? HIDDEN : is_one_of(name, clearing) ? CLEARING : LIBC;
-}
-
-/* The same, remembered; a place that two addresses share is worked out again. */
-static inline enum kind known_kind(Addr address)
-{
-    static struct {
-        Addr address;
-        enum kind kind;
-    } known[KNOWN];
-    UInt at = (address ^ address >> 16) & (KNOWN - 1);
-
-    if (INPUT_UNLIKELY(known[at].address != address)) {
-        known[at].kind = kind_of_routine(address);
-        known[at].address = address;
-    }
-    return known[at].kind;
 }
 
 static void describe(struct input_thread *thread, uint64_t routine)

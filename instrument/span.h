@@ -3,8 +3,8 @@
  * libparprof_span: work and span of a running program, by site. The front ends (span_gomp*.c for GNU libgomp,
  * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_conditions.c, span_semaphores.c,
  * span_futex.c, span_runtime.c) say what happens; span.c (strands and paths), span_tasks.c, span_dependences.c,
- * span_loops.c, span_doacross.c, span_holds.c (locks), span_tokens.c, span_stages.c, span_regions.c (teams and their barriers) and
- * span_crews.c, span_phases.c compute; span_sites.c and span_chains.c say where in the code; span_record.h is what comes out.
+ * span_loops.c, span_doacross.c, span_holds.c (locks), span_tokens.c, span_stages.c, span_accounts.c, span_items.c,
+ * span_regions.c (teams and their barriers), span_crews.c and span_phases.c compute; span_sites.c and span_chains.c say where in the code; span_record.h is what comes out.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
  * executes between two calls of the runtime. Each *frame* (a thread's share of a region, or a task) knows the
@@ -522,17 +522,21 @@ bool span_has_strand_of_posix(struct thread *self);
 bool span_has_posix(void);
 bool span_has_threads(void);
 uint32_t span_posix_computation(void); /* the number of the current one */
+void span_end_threads(struct thread *self);
+void span_forget_threads(void);
+uint64_t span_done_by_crew(struct crew *crew);
+uint64_t span_length_now(struct frame *frame);
+
+/* what of them counts if the process ends now (span_accounts.c) */
 void span_leave_account(struct thread *self);
 void span_leave_account_unordered(struct thread *self);
 void span_after_wait(struct thread *self);
 void span_after_unlock(struct thread *self);
+
+/* what they take of what comes (span_items.c) */
 void span_begin_item(struct thread *self);
 void span_begin_items_here(struct thread *self);
-void span_end_threads(struct thread *self);
-void span_forget_threads(void);
-
-uint64_t span_done_by_crew(struct crew *crew);
-uint64_t span_length_now(struct frame *frame);
+void span_items_end(struct frame *frame);
 
 /* threads that share work out themselves (span_crews.c) */
 typedef void *thread_function(void *);

@@ -27,6 +27,8 @@
 #include "span_kmp_tasks.c"
 #include "span_locks.c"
 #include "span_runtime.c"
+#include "span_accounts.c"
+#include "span_items.c"
 #include "span_threads.c"
 #include "span_tokens.c"
 #include "span_meetings.c"

@@ -3,29 +3,12 @@
  * Threads of POSIX, in programs without a runtime that is followed: from the first pthread_create on, until all such
  * threads are joined, they and the first thread are one phase. A thread is a task that starts with its creator's
  * path; who joins it goes on with the longer path of the two. Where else they meet is in span_meetings.c (barriers),
- * span_conditions.c, span_semaphores.c and span_futex.c.
- *
- * The process may end while threads run: those that are detached, or of a pool that nobody joins. Each leaves now and
- * then what it has done (an *account*: its phase's amounts, its path); what it did since then, its CPU clock tells.
+ * span_conditions.c, span_semaphores.c and span_futex.c. What of them counts if the process ends while they run is in
+ * span_accounts.c.
  */
 #define _GNU_SOURCE
 #include "span.h"
-
-/* After so much work between two waits an account is left at the next lock. */
-#define ACCOUNTS_PER_SECOND 1000
-
-/* What is known of a thread should the process end now. */
-struct account {
-	struct spin lock;
-	struct thread *self; /* null: it is over, and all is known */
-	pthread_t thread;
-	/* when it was left: */
-	uint64_t total;	 /* of its strands */
-	uint64_t on_cpu; /* the thread's CPU clock */
-	uint64_t c;
-	struct prof prof;
-	struct segment *calls;
-};
+#include "span_accounts.h"
 
 struct child {
 	struct child *next;
@@ -45,11 +28,9 @@ static struct spin children_lock;
 static struct child *children;
 static uint32_t live; /* made, and not joined */
 static bool is_begun; /* a phase, and not over */
-static _Atomic bool is_given_up, has_ended;
+static _Atomic bool is_given_up;
 static uint32_t computations; /* phases that were begun: in each, paths are as long as they are since its beginning */
 static struct account first;
-static __thread struct account *own;
-static uint64_t account_cycles;
 
 bool span_is_posix(struct thread *self)
 {
@@ -78,14 +59,12 @@ uint32_t span_posix_computation(void)
 	return computations;
 }
 
-static void close_account(void);
-
 /* The first thread's own code beside the others is called after where they were made and `address`. */
 static void end_phase(struct thread *self, uintptr_t address)
 {
 	threads_team.until = address;
 	is_begun = false;
-	close_account();
+	span_account_close();
 	span_member_end(self);
 	span_team_end(self, &threads_team, &span_root, &span_root);
 }
@@ -102,128 +81,6 @@ void span_give_up_threads(struct thread *self, uintptr_t address)
 	}
 }
 
-/* accounts */
-
-static void leave_path(struct thread *self)
-{
-	struct frame *frame = self->frame;
-
-	spin_lock(&own->lock);
-	own->total = self->total;
-	own->on_cpu = clock_at_end(&self->clock);
-	own->c = frame->c;
-	prof_copy(&own->prof, &frame->prof);
-	if (UNLIKELY(span_has_calls))
-		span_segment_keep(&own->calls, span_path_freeze(&frame->path));
-	spin_unlock(&own->lock);
-}
-
-static void open_account(struct thread *self, struct account *account)
-{
-	own = account;
-	memset(account, 0, sizeof(*account));
-	prof_init(&account->prof);
-	account->thread = pthread_self();
-	leave_path(self);
-	account->self = self;
-}
-
-/* What the thread was on a CPU until now was in no code of the program. */
-static void begin_account(struct thread *self)
-{
-	spin_lock(&own->lock);
-	own->on_cpu = clock_of(&self->clock, own->thread);
-	spin_unlock(&own->lock);
-}
-
-/* In the child of a fork there is none. */
-static void close_account(void)
-{
-	if (!own)
-		return;
-	spin_lock(&own->lock);
-	own->self = NULL;
-	spin_unlock(&own->lock);
-	prof_free(&own->prof);
-	span_segment_keep(&own->calls, NULL);
-	own = NULL;
-}
-
-/* What the thread has done counts now: the program may end before it says more. Its strand has ended. */
-static void leave_account(struct thread *self)
-{
-	span_count_wait();
-	spin_lock(&threads_team.lock);
-	if (!atomic_load_explicit(&has_ended, memory_order_relaxed)) {
-		prof_union(&threads_team.phases[0].work, &self->implicit->work);
-		prof_union(&threads_team.phases[0].holds, &self->implicit->holds);
-		prof_clear(&self->implicit->work);
-		prof_clear(&self->implicit->holds);
-		if (self->implicit->worked > threads_team.phases[0].most)
-			threads_team.phases[0].most = self->implicit->worked;
-		threads_team.phases[0].called += self->implicit->called;
-		self->implicit->called = 0;
-		if (span_is_length_known(self->frame))
-			span_report(self->frame->group, self->frame);
-		leave_path(self);
-	}
-	spin_unlock(&threads_team.lock);
-}
-
-/* The same of a thread that is about to wait, but to join another. */
-void span_leave_account(struct thread *self)
-{
-	span_crew_order(self->frame);
-	span_leave_account_unordered(self);
-}
-
-/* The same where it is to be known whose path goes on in its own. */
-void span_leave_account_unordered(struct thread *self)
-{
-	span_crew_leave(self);
-	leave_account(self);
-}
-
-/* Another's path may go on in this thread's. */
-void span_after_wait(struct thread *self)
-{
-	if (own && self->frame->c != own->c)
-		leave_path(self);
-}
-
-/* A thread that never waits gives locks back now and then. */
-void span_after_unlock(struct thread *self)
-{
-	if (own && self->total - own->total > account_cycles && self->frame->team == &threads_team)
-		leave_account(self);
-}
-
-static uint64_t since_account(struct account *account)
-{
-	struct thread *self = account->self;
-	uint64_t now;
-
-	if (!__atomic_load_n(&self->is_open, __ATOMIC_ACQUIRE))
-		return self->total - account->total;
-	now = clock_of(&self->clock, account->thread);
-	return now > account->on_cpu ? now - account->on_cpu : 0;
-}
-
-/* How long a thread's path is by now; 0 where that is not known. Its strand may be ending: what it was on a CPU is
- * known, but not yet booked. */
-static uint64_t length_by(struct account *account)
-{
-	uint64_t now, length = 0;
-
-	spin_lock(&account->lock);
-	if (account->self) {
-		now = clock_of(&account->self->clock, account->thread);
-		length = account->c + (now > account->on_cpu ? now - account->on_cpu : 0);
-	}
-	spin_unlock(&account->lock);
-	return length;
-}
-
 /* What each thread of a crew has done by now, and the sum. */
 uint64_t span_done_by_crew(struct crew *crew)
 {
@@ -233,7 +90,7 @@ uint64_t span_done_by_crew(struct crew *crew)
 	for (struct child *child = children; child; child = child->next) {
 		if (child->frame->crew != crew)
 			continue;
-		length = length_by(&child->account);
+		length = span_account_length(&child->account);
 		child->frame->crew_done = length > child->frame->crew_start ? length - child->frame->crew_start : 0;
 		sum += child->frame->crew_done;
 	}
@@ -247,38 +104,14 @@ uint64_t span_length_now(struct frame *frame)
 	uint64_t length = 0;
 
 	if (frame == threads_team.members)
-		return length_by(&first);
+		return span_account_length(&first);
 	spin_lock(&children_lock);
 	for (struct child *child = children; child; child = child->next) {
 		if (child->frame == frame)
-			length = length_by(&child->account);
+			length = span_account_length(&child->account);
 	}
 	spin_unlock(&children_lock);
 	return length;
-}
-
-/* A thread runs on while the process ends: what it has done since it left its account. */
-static void take_rest(struct account *account, struct frame *frame)
-{
-	struct phase *phase = &threads_team.phases[0];
-	uint32_t site = frame->site;
-	uint64_t rest, c;
-
-	spin_lock(&account->lock);
-	if (account->self) {
-		rest = since_account(account);
-		c = account->c + rest;
-		prof_add(&phase->work, site, rest, 0);
-		if (!span_crew_report(&phase->group, frame, account->total + rest) && c > phase->group.best) {
-			atomic_store(&phase->group.best, c);
-			prof_copy(&phase->group.best_prof, &account->prof);
-			prof_add(&phase->group.best_prof, site, rest, 0);
-			span_segment_keep(&phase->group.best_calls, account->calls);
-		}
-	} else { /* not all are reported when they are through */
-		span_report_last(&phase->group, frame);
-	}
-	spin_unlock(&account->lock);
 }
 
 /* The first thread is at work, or waits for the others: its frame stays its own. */
@@ -288,7 +121,7 @@ static void take_first(struct thread *self)
 
 	if (self == first.self || !frame)
 		return;
-	take_rest(&first, frame);
+	span_account_take_rest(&first, frame, &threads_team.phases[0]);
 	threads_team.phases[0].called += frame->called;
 	threads_team.phases[0].busiest = frame->busy;
 	threads_team.members = NULL;
@@ -301,12 +134,10 @@ void span_end_threads(struct thread *self)
 		return;
 	if (self->frame && self->frame->team == &threads_team)
 		span_leave_account(self);
-	spin_lock(&threads_team.lock);
-	atomic_store(&has_ended, true);
-	spin_unlock(&threads_team.lock);
+	span_accounts_end(&threads_team);
 	spin_lock(&children_lock);
 	for (struct child *child = children; child; child = child->next)
-		take_rest(&child->account, child->frame);
+		span_account_take_rest(&child->account, child->frame, &threads_team.phases[0]);
 	spin_unlock(&children_lock);
 	take_first(self);
 	threads_team.until = 0;
@@ -322,52 +153,8 @@ void span_forget_threads(void)
 	children = NULL;
 	live = 0;
 	is_begun = false;
-	own = NULL;
+	span_account_forget();
 }
-
-/* items */
-
-/* Threads that take what comes next, and who took what is chance: what one does with an item comes after what it did
- * before it took its first, or what has woken it since, but not after the items before. */
-void span_begin_item(struct thread *self)
-{
-	struct frame *frame = self->frame;
-
-	if (!frame->has_items) {
-		span_begin_items_here(self);
-		return;
-	}
-	if (frame->c <= frame->item_start)
-		return;
-	span_keep_own_path(frame);
-	span_report(frame->group, frame);
-	frame->c_before += frame->c - frame->item_start;
-	frame->c = frame->item_start;
-	prof_copy(&frame->prof, &frame->share.before);
-	if (UNLIKELY(span_has_calls))
-		span_path_take(&frame->path, frame->item_calls);
-}
-
-/* All that it will take comes after this path: there was nothing to take when it came. */
-void span_begin_items_here(struct thread *self)
-{
-	struct frame *frame = self->frame;
-
-	frame->has_items = true;
-	frame->item_start = frame->c;
-	prof_copy(&frame->share.before, &frame->prof);
-	if (UNLIKELY(span_has_calls))
-		span_segment_keep(&frame->item_calls, span_path_freeze(&frame->path));
-}
-
-/* Who joins the thread waits for all of them. */
-static void end_items(struct frame *frame)
-{
-	if (frame->has_items)
-		span_take_path(frame, frame->longest, &frame->longest_prof, frame->longest_calls);
-}
-
-/* threads */
 
 static void begin_phase(struct thread *self, uintptr_t address)
 {
@@ -380,8 +167,7 @@ static void begin_phase(struct thread *self, uintptr_t address)
 	self->frame->work_done = span_root.work_done;
 	self->frame->c_before = span_root.c_before + span_root.c;
 	threads_team.size = span_record->threads ? span_record->threads : 1;
-	account_cycles = span_record->cycles_per_second / ACCOUNTS_PER_SECOND;
-	open_account(self, &first);
+	span_account_open(self, &first);
 	is_begun = true;
 }
 
@@ -392,16 +178,16 @@ static void thread_ends(void *argument)
 
 	span_end_strand(self);
 	if (self->frame != frame) {
-		close_account();
+		span_account_close();
 		return;
 	}
 	span_calls_leave(self, (struct calls_kept){{0, 0}, 0});
-	end_items(frame);
+	span_items_end(frame);
 	span_crew_leave(self);
 	span_crew_end(frame);
 	if (!atomic_load(&is_given_up))
-		leave_account(self);
-	close_account();
+		span_account_leave(self);
+	span_account_close();
 	self->frame = NULL;
 	span_calls_end_thread(self);
 }
@@ -426,10 +212,10 @@ static void *thread_body(void *argument)
 	self->frame = self->implicit = frame;
 	self->context = frame->context;
 	span_count(self, frame->site);
-	open_account(self, &start.child->account);
-	leave_account(self);
+	span_account_open(self, &start.child->account);
+	span_account_leave(self);
 	span_crew_begin(frame);
-	begin_account(self);
+	span_account_begin(self);
 	/* pthread_exit and cancellation unwind through here */
 	pthread_cleanup_push(thread_ends, frame);
 	span_begin_strand(self);
@@ -562,7 +348,7 @@ EXPORT int pthread_join(pthread_t thread, void **result)
 	span_end_strand(self);
 	span_crew_order(self->frame);
 	span_crew_close(self);
-	leave_account(self);
+	span_account_leave(self);
 	failure = call(thread, result);
 	frame = failure ? NULL : take_child(thread, &is_last);
 	if (frame) {

@@ -251,6 +251,17 @@ class ProcessInfo:
         """What was run, by its path or name."""
         return next(iter(self.command.split()), self.comm)
 
+    def as_json(self) -> dict[str, str | int]:
+        """As reports that are plain data begin with it."""
+        return {
+            "pid": self.pid,
+            "comm": self.comm,
+            "command": self.command,
+            "runtime": self.runtime,
+            "cores": self.cores,
+            "n_w_source": self.n_w_source,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Accounting:

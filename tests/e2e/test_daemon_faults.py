@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -37,15 +36,6 @@ from parprof.untrusted import visible
 from push_server import serving
 
 pytestmark = [pytest.mark.beside, pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")]
-
-
-@pytest.fixture(scope="module")
-def directory() -> Iterator[Path]:
-    """One that every user can enter, unlike those of pytest."""
-    made = Path(tempfile.mkdtemp(prefix="parprof-test-"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

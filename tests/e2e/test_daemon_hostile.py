@@ -6,7 +6,6 @@ from __future__ import annotations
 import gzip
 import os
 import re
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -62,15 +61,6 @@ void *never[] = { GOMP_parallel, GOMP_barrier, GOMP_task, GOMP_critical_start, o
 __attribute__((noinline)) void burns(void) { for (unsigned long i = 0; i < 300000; i++) sink += i; }
 int main(int argc, char **argv) { prctl(PR_SET_NAME, argv[2]); for (;;) burns(); }
 """
-
-
-@pytest.fixture(scope="module")
-def directory() -> Iterator[Path]:
-    """One that every user can enter."""
-    made = Path(tempfile.mkdtemp(prefix="parprof-test-"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

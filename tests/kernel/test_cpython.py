@@ -17,6 +17,7 @@ import pytest
 
 import profiling
 from parprof.commands.spawn import Child
+from parprof.files.dso_cache import DsoCache
 from parprof.kernel import objects
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.stacks import PYTHON_ENDS, RawStack, StackTable
@@ -25,7 +26,7 @@ from parprof.languages.cpython.loader import CPythonLoader
 from parprof.languages.cpython.merge import CUT
 from parprof.metrics import WAIT, WORK
 from parprof.model import Metrics, PathSample, Profile
-from parprof.process.loadmap import DsoCache, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.session.session import Session

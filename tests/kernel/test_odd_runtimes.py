@@ -15,8 +15,9 @@ import pytest
 import daemon_process as dp
 import profiling
 from parprof.commands.spawn import Child
+from parprof.files.dso_cache import DsoCache
 from parprof.probes.plan import make_plan
-from parprof.process.loadmap import DsoCache, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.session.session import Session
 from parprof.session.sources import Source
 from truth import Truth

@@ -4,9 +4,36 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from parprof.files.dso_cache import DsoCache
+from parprof.symbols.symbolizer import Symbolizer
+
+
+@pytest.fixture
+def cache() -> Iterator[DsoCache]:
+    """What is known of files, from scratch."""
+    with DsoCache() as out:
+        yield out
+
+
+@pytest.fixture(scope="module")
+def symbolizer() -> Iterator[Symbolizer]:
+    """One for all tests of a module: its workers take a while to start."""
+    with Symbolizer() as out:
+        yield out
+
+
+@pytest.fixture(scope="module")
+def new_cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing that was made before is there, and nobody is asked for debug information."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARPROF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("DEBUGINFOD_URLS", raising=False)
+        yield
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from parprof.errors import TargetError
 from parprof.metrics import UNUSED, Metrics
 from parprof.model import Interval, ProcessInfo, Profile
 from parprof.service.groups import clean_key
+from parprof.service.kept_intervals import KEPT
 from parprof.service.levels import FIRST_OF_LEVEL, NONE
 from parprof.service.model import (
     FunctionUse,
@@ -27,7 +28,6 @@ from parprof.service.model import (
     Snapshot,
 )
 from parprof.service.past import Past, point_of
-from parprof.service.recent import KEPT
 from profiles import heat
 
 CORES = 8

@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "daemon/parprof"
 # A folder (or a module that is in none) imports from itself and from the lines above its own.
 LAYERS = (
     "patterns values",
+    "units",
     "errors halving metrics newfile plans pprof_pb2 remembered resources untrusted wording",
     "model",
     "cache cct http_client workers",
@@ -29,7 +30,7 @@ LAYERS = (
 )
 SERVICE_LAYERS = (
     "blame capabilities model log notify requests serving subuids",
-    "accounts agreement folding kernel_stacks labels levels losses machine past",
+    "accounts agreement folding kept_intervals kernel_stacks labels levels losses machine past",
     "control metrics open_intervals push recent selection",
     "groups http",
     "config",

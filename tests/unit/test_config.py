@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parprof.service.config.check import read_secret
 from parprof.service.config.lines import key_lines, line_of
-from parprof.service.config.load import OTHER_VARIABLES, changed_keys, load, read_secret
+from parprof.service.config.load import OTHER_VARIABLES, changed_keys, load
 from parprof.service.config.push import push_config
 from parprof.service.config.schema import KEYS, TABLES, Config, ConfigError, value_of
 from parprof.service.config.text import (

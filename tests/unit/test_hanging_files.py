@@ -95,12 +95,6 @@ def hanging(tmp_path: Path) -> Iterator[Hanging]:
             server.wait(20)
 
 
-@pytest.fixture
-def cache() -> Iterator[DsoCache]:
-    with DsoCache() as out:
-        yield out
-
-
 @pytest.fixture(autouse=True)
 def cache_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARPROF_CACHE", str(tmp_path_factory.mktemp("cache")))

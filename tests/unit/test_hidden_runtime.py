@@ -8,8 +8,6 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,8 +16,8 @@ from parprof.files.elf import ElfError, ElfFile
 from parprof.probes.file_facts import FileFacts, find_facts, from_json, to_json
 from parprof.probes.hidden_runtime import hidden_runtime
 from parprof.probes.plan import make_plan
-from parprof.process.loadmap import DsoCache, LoadMap
 from parprof.session.sources import Source, can_probe_edges, first_source, look_for_memory
+from region_programs import gcc, running
 
 PROGRAM = r"""
 #include <pthread.h>
@@ -41,10 +39,6 @@ MESSAGES = (
 )  # fmt: skip
 SIGN = r"\nlibgomp: "
 INSIDE, STATIC = "linked into the program", "static program"
-
-
-def gcc(*arguments: str | Path) -> str:
-    return subprocess.run(["gcc", *arguments], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -96,19 +90,6 @@ def test_it_is_told_and_its_code_with_it(how: str, programs: dict[str, Path]) ->
 def test_one_that_has_its_symbols_is_not_hidden(how: str, programs: dict[str, Path]) -> None:
     facts = facts_of(programs[how])
     assert facts.static_agent is not None and not facts.is_hidden
-
-
-@contextmanager
-def running(*command: str | Path) -> Iterator[LoadMap]:
-    """The load map of a program that has been through a region."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    cache = DsoCache()
-    try:
-        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-        yield LoadMap.read(process.pid, None, cache)
-    finally:
-        process.communicate(b"\n", 20)
-        cache.close()
 
 
 @pytest.mark.parametrize("how", [INSIDE, STATIC])

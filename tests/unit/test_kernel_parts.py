@@ -39,8 +39,10 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
     from parprof import plans as memory
     from parprof.kernel import (
         activations,
+        allocation_probe,
         call_counts,
         call_times,
+        cookies,
         counters,
         engine,
         file_tables,
@@ -50,9 +52,11 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         settings,
         stacks,
         store,
+        trace,
         uprobes,
     )
     from parprof.languages.cpython import layouts
+    from parprof.logical import paths
     from parprof.model import ThreadState
     from parprof.plans import Edge
     from parprof.unwind import pages, placing
@@ -68,13 +72,13 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         **{f"LOST_{name.upper()}": number for number, name in enumerate(counters.LOST_REASONS)},
         **{f"END_{name.upper()}": number for number, name in enumerate(stacks.STACK_ENDS)},
         **{f"PYTHON_{name.upper()}": number for number, name in enumerate(stacks.PYTHON_ENDS)},
-        "STATE_WORKING": ThreadState.WORKING, "STATE_SPINNING": ThreadState.SPINNING,
+        **{f"STATE_{state.name}": state for state in ThreadState},
         "EDGE_ENTER_WORK": Edge.WORK, "EDGE_ENTER_WAIT": Edge.WAIT, "EDGE_ENTER_REGION": Edge.REGION,
         "EDGE_LEARN": Edge.LEARN, "EDGE_CREATE_THREAD": Edge.CREATE_THREAD, "EDGE_LOAD_MAP": Edge.LOAD_MAP,
         "EDGE_BEGIN": Edge.BEGIN, "EDGE_END": Edge.END, "EDGE_CREATE_TASK": Edge.CREATE_TASK,
         "EDGE_LOCK": Edge.LOCK, "EDGE_UNLOCK": Edge.UNLOCK, "EDGE_STEAL": Edge.STEAL,
         "EDGE_KINDS": counters._EDGE_KINDS,
-        "COOKIE_LEARN": COOKIE_LEARN, "COOKIE_FUNCTION_SHIFT": uprobes._FUNCTION_SHIFT,
+        "COOKIE_FUNCTION_SHIFT": uprobes._FUNCTION_SHIFT,
         "COOKIE_INSTANCE_SHIFT": uprobes._INSTANCE_SHIFT, "COOKIE_ROOT_SHIFT": uprobes._ROOT_SHIFT,
         "COOKIE_INSIDE_SHIFT": uprobes._INSIDE_SHIFT, "COOKIE_DELTA_SHIFT": uprobes._DELTA_SHIFT,
         "FROM_LEAVES": records.FROM_LEAVES, "FROM_MEMORY": records.FROM_MEMORY,
@@ -82,13 +86,14 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "LETS_GO": records.LETS_GO, "LOADS_ONCE": records.LOADS_ONCE,
         "AWAITS_UNKNOWN": model.AWAITS_UNKNOWN, "AWAITS_GIL": model.AWAITS_GIL,
         "AWAITS_TIME": model.AWAITS_TIME, "AWAITS_ANSWER": model.AWAITS_ANSWER,
-        "AWAITS_PIPE": model.AWAITS_PIPE,
+        "AWAITS_PIPE": model.AWAITS_PIPE, "AWAITS_THAW": model.AWAITS_THAW, "NO_EVENT": model.NO_EVENT,
         "RECORD_CUT": records.RECORD_CUT, "MAX_WAIT_RANGES": records.MAX_WAIT_RANGES,
-        "MAX_LIBC_RANGES": records.MAX_LIBC_RANGES,
-        "COMMAND_RECOUNT": records.COMMAND_RECOUNT,
+        "MAX_LIBC_RANGES": records.MAX_LIBC_RANGES, "MAX_SPIN_RANGES": records.MAX_SPIN_RANGES,
+        "MAX_UNPROBED_RANGES": records.MAX_UNPROBED_RANGES, "MAX_KERNEL_FRAMES": paths.MAX_KERNEL_FRAMES,
         "GUESSED_ASLEEP": records.GUESSED_ASLEEP, "NO_RUNTIME": records.NO_RUNTIME,
-        "COMMAND_PROBE": records.COMMAND_PROBE, "COOKIE_DEAR": uprobes.COOKIE_DEAR,
-        "COOKIE_ENTRY": uprobes.COOKIE_ENTRY, "COOKIE_BARRIER": uprobes.COOKIE_BARRIER,
+        **{name: value for name, value in vars(records).items() if name.startswith("COMMAND_")},
+        **{name: value for name, value in vars(cookies).items() if name.startswith("COOKIE_")},
+        **{f"ROOT_{root.name}": root for root in memory.Root},
         **{f"PHASE_{kind.name}": kind for kind in phases.PhaseKind},
         "CALL_DEAR": call_counts.CALL_DEAR, "CALL_KNOWS_CALLER": call_counts.CALL_KNOWS_CALLER,
         "CALL_TIMED": call_counts.CALL_TIMED, "CALL_LEAVES": call_counts.CALL_LEAVES,
@@ -98,7 +103,9 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "COMPARED_FRAMES": activations.COMPARED_FRAMES,
         "STAT_LEFT_OUT": counters._LEFT_OUT, "HOOK_RUNS": settings._HOOK_RUNS, "COST_KINDS": len(records.Cost),
         **{f"COST_{kind.name}": kind for kind in records.Cost},
-        "RECORD_SEEN": records.RECORD_SEEN, "RECORD_CONTEXT": stacks.RECORD_CONTEXT,
+        "RECORD_SEEN": records.RECORD_SEEN, "RECORD_GLIMPSE": records.RECORD_GLIMPSE,
+        "RECORD_CODE": stacks.RECORD_CODE, "RECORD_THREAD": trace._RECORD_THREAD,
+        "RECORD_PATH": trace._RECORD_PATH, "RECORD_CONTEXT": stacks.RECORD_CONTEXT,
         "CONTEXT_UNKNOWN": stacks.CONTEXT_UNKNOWN, "VERDICT_DENIED": engine._DENIED,
         "MEMORY_TEAM": process_entries._TEAM, "MEMORY_WORKERS": process_entries._WORKERS,
         "MAX_HOPS": memory.MAX_HOPS, "MAX_WORKERS": memory.MAX_WORKERS,
@@ -111,13 +118,20 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "RECORD_MAPPED": stacks.RECORD_MAPPED, "sizeof(struct mapping_record)": file_tables._RECORD.size,
         "PAGE_SHIFT": pages.PAGE_SHIFT, "REGION_SHIFT": pages.REGION_SHIFT,
         "RECORD_ABSENT_ROWS": records.RECORD_ABSENT_ROWS, "1 << CHUNK_SHIFT": store.CHUNK_WORDS,
+        "FRAME_METHOD": stacks.METHOD, "METHOD_BITS": stacks.METHOD_BITS,
+        "MAX_BYTECODES": stacks.MAX_BYTECODES, "PYTHON_ENTRY >> 32": stacks.PYTHON_ENTRY >> 32,
+        "PATH_NAME_BYTES": file_tables._PATH_NAME_BYTES,
+        "ALLOCATION_TIMES_SHIFT": allocation_probe.ALLOCATION_TIMES_SHIFT,
+        "ALLOCATION_OUTER": allocation_probe.ALLOCATION_OUTER,
     }  # fmt: skip
     checks = "\n".join(
         f'_Static_assert({name} == {int(value)}, "{name}");' for name, value in expected.items()
     )
     types = "".join(f"typedef unsigned {c} u{n}; typedef signed {c} s{n};\n"
                     for c, n in (("char", 8), ("short", 16), ("int", 32), ("long long", 64)))  # fmt: skip
-    headers = "".join(f'#include "{name}"\n' for name in OBJECT_HEADERS if name.startswith("wire"))
+    headers = "".join(
+        f'#include "{name}"\n' for name in OBJECT_HEADERS if name.startswith(("wire", "amounts"))
+    )
     source = tmp_path / "check.c"
     source.write_text(f"{types}{headers}{checks}\n")
     subprocess.run(["gcc", "-fsyntax-only", "-I", str(ROOT / "bpf"), str(source)], check=True)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from parprof.files.dso import Dso
+from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfError
 from parprof.jit.reader import JitReader
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
@@ -21,7 +23,7 @@ from parprof.languages.front_ends import FrontEnds, loaders
 from parprof.logical.physical import physical_path
 from parprof.model import Frame, StackMerge, StackRow
 from parprof.process.identity import inspect
-from parprof.process.loadmap import Dso, DsoCache, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.session.lifecycle import State
 from parprof.session.scopes import Scope
 from parprof.session.stops import Stops
@@ -116,13 +118,6 @@ class Kernel:
             self.interpreters[pid] = facts
         else:
             self.interpreters.pop(pid)
-
-
-@pytest.fixture
-def cache() -> Iterator[DsoCache]:
-    cache = DsoCache()
-    yield cache
-    cache.close()
 
 
 def target_of(kernel: Kernel, cache: DsoCache, pid: int, front_ends: FrontEnds) -> Target:

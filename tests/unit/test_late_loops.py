@@ -16,9 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from control_standin import until
 from parprof.commands.late_loops import LateLoops
+from parprof.files.dso_cache import DsoCache
 from parprof.metrics import ACTIVATIONS, Metrics
 from parprof.model import Frame, Interval, PathSample, ProcessInfo, Profile
-from parprof.process.loadmap import DsoCache, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.symbols.symbolizer import Symbolizer
 
 SOURCE = """

@@ -63,12 +63,6 @@ def mapping_child(how: str, *names: Path) -> Iterator[int]:
         child.communicate()
 
 
-@pytest.fixture
-def cache() -> Iterator[DsoCache]:
-    with DsoCache() as out:
-        yield out
-
-
 def libc_path() -> Path:
     for line in Path("/proc/self/maps").read_text().splitlines():
         if "/libc." in line:

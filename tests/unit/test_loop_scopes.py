@@ -32,6 +32,8 @@ from parprof.symbols.symbolizer import Symbolizer
 from profiles import few_samples, frame, heat
 from symbol_programs import need_symbolic, open_dso
 
+pytestmark = pytest.mark.usefixtures("new_cache_directory")
+
 SOURCE = Path(__file__).with_name("loops_fixture.c")
 FUNCTIONS = (
     "simple", "nested", "while_loop", "do_loop", "breaks", "vector", "sequence", "inlined", "forever", "switched",
@@ -40,23 +42,9 @@ FUNCTIONS = (
 Range = tuple[int, int]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PARPROF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.delenv("DEBUGINFOD_URLS", raising=False)
-        yield
-
-
 @pytest.fixture(scope="module")
 def cache() -> Iterator[DsoCache]:
     with DsoCache() as out:
-        yield out
-
-
-@pytest.fixture(scope="module")
-def symbolizer() -> Iterator[Symbolizer]:
-    with Symbolizer() as out:
         yield out
 
 

@@ -25,13 +25,14 @@ from parprof.commands.top import Feed, as_data, table
 from parprof.commands.views import add_row_options
 from parprof.exporters import html, json_report, pprof
 from parprof.exporters.views import View
-from parprof.metrics import BYTES, METRICS, NANOSECONDS, WORK, Metric
+from parprof.metrics import METRICS, WORK, Metric
 from parprof.model import Profile
 from parprof.service.control import control_pb2
 from parprof.service.control.amounts import to_wire
 from parprof.service.http import status_page
 from parprof.service.metrics.collector import MetricsPage
 from parprof.service.recent import RecentProfiles
+from parprof.units import BYTES, NANOSECONDS
 from profiles import heat
 from stand_in_service import StandInService
 

@@ -6,20 +6,18 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from parprof.files.dso import Dso
-from parprof.files.dso_cache import DsoCache
 from parprof.plans import Edge
 from parprof.probes.facts_book import FactsBook
 from parprof.probes.plan import Plan, learned_site, make_plan
 from parprof.process.loadmap import LoadMap
 from parprof.runtimes.libomp import Libomp
 from parprof.session.sources import look_for_memory
+from region_programs import gcc, running
 
 SOURCE = r"""
 #include <stdio.h>
@@ -51,10 +49,6 @@ SHARED, STATIC, INSIDE, PLUGIN, RENAMED = (
 Commands = dict[str, list[str]]
 
 
-def gcc(*arguments: str | Path) -> str:
-    return subprocess.run(["gcc", *arguments], capture_output=True, text=True, check=True).stdout.strip()
-
-
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     """How to run each kind; its code is in the last file."""
@@ -77,19 +71,6 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Commands:
         PLUGIN: [*opened, str(here / PLUGIN)],
         RENAMED: [*opened, str(library), str(here / RENAMED)],
     }
-
-
-@contextmanager
-def running(*command: str | Path) -> Iterator[LoadMap]:
-    """The load map of a program that has been through a region."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    cache = DsoCache()
-    try:
-        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-        yield LoadMap.read(process.pid, None, cache)
-    finally:
-        process.communicate(b"\n", 20)
-        cache.close()
 
 
 def functions_of(plan: Plan, load_map: LoadMap) -> dict[Edge, set[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parprof.files.dso_cache import DsoCache
 from parprof.jit.reader import JitReader
 from parprof.languages.cpython.layouts import (
     DEBUG_OFFSETS_SIZE,
@@ -24,7 +24,7 @@ from parprof.languages.cpython.layouts import (
 )
 from parprof.languages.front_ends import FrontEnds
 from parprof.process.identity import inspect
-from parprof.process.loadmap import DsoCache, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.session.scopes import Scope
 from parprof.session.target import Target, Watched
 
@@ -39,13 +39,6 @@ int main(void) { char c; write(1, "\\n", 1); return (int)read(0, &c, 1) + _PyEva
 KNOWN = "parprof knows CPython 3.9 to 3.13 with a GIL"
 COOKIE = int.from_bytes(b"xdebugpy", "little")
 V313, V314 = 0x030D00F0, 0x030E00F0
-
-
-@pytest.fixture
-def cache() -> Iterator[DsoCache]:
-    cache = DsoCache()
-    yield cache
-    cache.close()
 
 
 def start(folder: Path, name: str, version: int, words: tuple[int, ...]) -> subprocess.Popen[bytes]:

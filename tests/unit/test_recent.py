@@ -23,8 +23,9 @@ from parprof.metrics import IDLENESS, STALL, WORK, Metrics
 from parprof.model import NOBODY, Frame, Origin, PathSample, ProcessInfo, Profile
 from parprof.profile.accounting import JobTime
 from parprof.service.folding import FOLDED, fold_cold
+from parprof.service.kept_intervals import KEPT
 from parprof.service.model import Labels
-from parprof.service.recent import KEPT, RecentProfiles
+from parprof.service.recent import RecentProfiles
 from profiles import few_paths, few_samples, with_events
 
 A, B, C, D, MAIN = (Frame(name) for name in ("a", "b", "c", "d", "main"))

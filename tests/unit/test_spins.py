@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
 from parprof.kernel.stacks import RawStack, StackTable
@@ -27,7 +28,7 @@ from parprof.probes.facts_worker import about_loop_at
 from parprof.probes.file_facts import FileFacts, WaitLoop, find_facts, from_json, to_json
 from parprof.probes.spin_book import MAX_LOOPS, SpinBook
 from parprof.probes.wait_functions import SpinRules
-from parprof.process.loadmap import Dso, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.session.spins import SpinFinder
 
 SOURCE = Path(__file__).with_name("spin_loops.c")

@@ -31,13 +31,7 @@ from parprof.workers import protocol
 from stopwatch import Stopwatch
 from symbol_programs import address_of, compile_program, line_of, need_symbolic, open_dso
 
-
-@pytest.fixture(autouse=True, scope="module")
-def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PARPROF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.delenv("DEBUGINFOD_URLS", raising=False)
-        yield
+pytestmark = pytest.mark.usefixtures("new_cache_directory")
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +47,6 @@ def fixed_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cache() -> Iterator[DsoCache]:
     with DsoCache() as out:
-        yield out
-
-
-@pytest.fixture(scope="module")
-def symbolizer() -> Iterator[Symbolizer]:
-    with Symbolizer() as out:
         yield out
 
 
@@ -437,7 +425,8 @@ def test_parent_stays_small(program: Path, cache: DsoCache) -> None:
     dso = open_dso(cache, program)
     script = (
         "import os, sys\nfrom parprof.symbols.symbolizer import Symbolizer\n"
-        "from parprof.process.loadmap import DsoCache, LoadMap\n"
+        "from parprof.files.dso_cache import DsoCache\n"
+        "from parprof.process.loadmap import LoadMap\n"
         "with DsoCache() as cache, Symbolizer() as symbolizer:\n"
         "    loaded = LoadMap.read(os.getpid(), None, cache)\n"
         "    symbolizer.resolve(found + (False,) for m in loaded.mappings\n"

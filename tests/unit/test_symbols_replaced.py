@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
-from parprof.process.loadmap import DsoCache, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.symbols.symbolizer import Symbolizer
 
 SOURCE = """

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
-from parprof.process.loadmap import DsoCache, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.unwind import emit
 from parprof.unwind.eh_frame import FrameParser
 from parprof.unwind.frames import frame_sections

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,8 @@ from typing import Any
 import pytest
 
 from parprof.errors import UsageError
+from parprof.files.dso import Dso
+from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
 from parprof.kernel.records import MAX_SPIN_RANGES
 from parprof.probes import plan
@@ -22,7 +23,7 @@ from parprof.probes.facts_worker import function_name
 from parprof.probes.named_functions import MAX_FOUND, find_wait_functions, near_names
 from parprof.probes.plan import Plan, plan_spins
 from parprof.probes.wait_functions import SpinRules, WaitFunctions, check_pattern
-from parprof.process.loadmap import Dso, DsoCache, LoadMap
+from parprof.process.loadmap import LoadMap
 
 SOURCE = """
 namespace pool { volatile int flag; struct Queue { int pop(int); };
@@ -46,13 +47,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = ["g++", "-O1", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(output)]
     subprocess.run(command, input=SOURCE.encode(), check=True)
     return output
-
-
-@pytest.fixture
-def cache() -> Iterator[DsoCache]:
-    cache = DsoCache()
-    yield cache
-    cache.close()
 
 
 def elf_of(path: Path) -> ElfFile:

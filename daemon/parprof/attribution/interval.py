@@ -16,7 +16,6 @@ from parprof.metrics import (
     ACTIVATIONS,
     BLAME,
     IDLENESS,
-    NANOSECONDS,
     OVERHEAD,
     PROFILING,
     SAMPLES,
@@ -28,6 +27,7 @@ from parprof.metrics import (
     Metrics,
     Whole,
 )
+from parprof.units import NANOSECONDS
 from parprof.values import dataclass
 
 Z = 1.96

@@ -164,17 +164,9 @@ def _some(names: Sequence[str]) -> str:
 
 def as_json(result: CallProfile) -> dict[str, Any]:
     """The same as plain data."""
-    process = result.profile.process
     return {
         "schema": SCHEMA,
-        "process": {
-            "pid": process.pid,
-            "comm": process.comm,
-            "command": process.command,
-            "runtime": process.runtime,
-            "cores": process.cores,
-            "n_w_source": process.n_w_source,
-        },
+        "process": result.profile.process.as_json(),
         "duration_s": round(result.counted_s, 6),
         "estimate": result.estimate,
         "advice": advice(result),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from parprof.commands.command_words import add_command_words, command_words
 from parprof.errors import CommandError, UsageError
 from parprof.input import runtime as input_runtime
 from parprof.instruments import span, startable
@@ -34,13 +35,11 @@ class CcCommand:
             action="store_true",
             help="for the call sites of `parprof scale`: hooks in each function",
         )
-        parser.add_argument(
-            "command", metavar="CMD", nargs=argparse.REMAINDER, help="the compiler and its arguments"
-        )
+        add_command_words(parser, "the compiler and its arguments")
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns only where the compiler cannot be started."""
-        command = args.command[1:] if args.command[:1] == ["--"] else args.command
+        command = command_words(args)
         if not command:
             mode = "--input" if args.input else "--scale"
             raise UsageError(f"cc needs a compiler: parprof cc {mode} -- gcc -O2 -o program program.c")

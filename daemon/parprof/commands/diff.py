@@ -20,8 +20,9 @@ from parprof.commands.input_views import refuse_saved
 from parprof.commands.views import add_html_option, add_row_options
 from parprof.exporters import diff_page, pprof, pprof_reader
 from parprof.exporters.screen import Screen, elided
-from parprof.metrics import METRICS, NANOSECONDS, SAMPLES, Metrics
+from parprof.metrics import METRICS, SAMPLES, Metrics
 from parprof.model import Profile
+from parprof.units import NANOSECONDS
 from parprof.untrusted import printable
 from parprof.values import dataclass
 

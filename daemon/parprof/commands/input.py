@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from parprof.commands.command_words import add_command_words, command_words
 from parprof.commands.input_views import add_earlier, add_earlier_option, add_routine_option, show
 from parprof.commands.measuring import Interrupt
 from parprof.commands.spawn import Child
@@ -84,13 +85,11 @@ class InputCommand:
             "--json", action="store_true", help="print JSON instead, after what the command prints"
         )
         parser.add_argument("-q", "--quiet", action="store_true", help="no progress line")
-        parser.add_argument(
-            "command", metavar="CMD", nargs=argparse.REMAINDER, help="the command and its arguments"
-        )
+        add_command_words(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns the command's exit code."""
-        command = args.command[1:] if args.command[:1] == ["--"] else args.command
+        command = command_words(args)
         if not command:
             raise UsageError("input needs a command: parprof input -- ./program")
         if command[0].isdecimal() and len(command) == 1:

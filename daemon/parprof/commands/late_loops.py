@@ -6,8 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from parprof.errors import ParprofError
+from parprof.files.dso_cache import DsoCache
 from parprof.model import Profile
-from parprof.process.loadmap import DsoCache, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.profile.late_loops import add_loops
 from parprof.resources import Closing
 from parprof.symbols.symbolizer import Symbolizer

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from parprof.commands.command_words import add_command_words, command_words
 from parprof.commands.measuring import (
     Interrupt,
     add_measuring_options,
@@ -44,13 +45,11 @@ class RecordCommand:
         parser.usage = "parprof record [options] [--] CMD [ARG ...]"
         add_measuring_options(parser, "parprof.pb.gz")
         add_trace_options(parser)
-        parser.add_argument(
-            "command", metavar="CMD", nargs=argparse.REMAINDER, help="the command and its arguments"
-        )
+        add_command_words(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns the command's exit code."""
-        command = args.command[1:] if args.command[:1] == ["--"] else args.command
+        command = command_words(args)
         if not command:
             raise UsageError("record needs a command: parprof record -- ./program")
         events = validate(args)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from parprof.causes.ownership import Ownership
+from parprof.commands.command_words import add_command_words, command_words
 from parprof.commands.measuring import Interrupt
 from parprof.commands.spawn import Child
 from parprof.errors import ProfileFormatError, TargetError, UsageError
@@ -86,13 +87,11 @@ class ScaleCommand:
             help="show so many sites, and call sites; default 15",
         )
         parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
-        parser.add_argument(
-            "command", metavar="CMD", nargs=argparse.REMAINDER, help="the command and its arguments"
-        )
+        add_command_words(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns the command's exit code."""
-        command = args.command[1:] if args.command[:1] == ["--"] else args.command
+        command = command_words(args)
         if not command:
             raise UsageError("scale needs a command: parprof scale -- ./program")
         if reason := obstacle(command[0]) or runtime_inside(command[0]):

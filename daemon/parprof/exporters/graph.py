@@ -19,8 +19,9 @@ from parprof.causes.ownership import Ownership
 from parprof.cct.tree import CallingContextTree, Node, Procedure
 from parprof.cct.views import flat_view
 from parprof.exporters.readable import plain_name
-from parprof.metrics import IDLENESS, METRICS, NANOSECONDS, SAMPLES, Metric, Metrics, Shown
+from parprof.metrics import IDLENESS, METRICS, SAMPLES, Metric, Metrics, Shown
 from parprof.model import Frame, Path
+from parprof.units import NANOSECONDS
 from parprof.untrusted import visible
 from parprof.values import dataclass
 

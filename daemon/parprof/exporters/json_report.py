@@ -42,14 +42,7 @@ def report(profile: Profile) -> dict[str, Any]:
     ranks = rank_intervals([row.exclusive.idleness_ns for row in functions], step)
     return {
         "schema": SCHEMA,
-        "process": {
-            "pid": process.pid,
-            "comm": process.comm,
-            "command": process.command,
-            "runtime": process.runtime,
-            "cores": process.cores,
-            "n_w_source": process.n_w_source,
-        },
+        "process": process.as_json(),
         "duration_s": profile.duration_s,
         "frequency_hz": profile.frequency_hz,
         "totals": {

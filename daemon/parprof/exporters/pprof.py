@@ -21,8 +21,9 @@ from parprof.exporters.pprof_header import (
 from parprof.exporters.pprof_intervals import pack
 from parprof.exporters.pprof_private import Private
 from parprof.exporters.pprof_reader import read
-from parprof.metrics import METRICS, Metric, event_unit
+from parprof.metrics import METRICS, Metric
 from parprof.model import Path, PathSample, Profile
+from parprof.units import event_unit
 
 __all__ = ["check_writable", "encode", "read", "write"]
 

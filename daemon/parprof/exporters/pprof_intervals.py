@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from parprof.metrics import METRICS, NANOSECONDS, Metric, Metrics
+from parprof.metrics import METRICS, Metric, Metrics
 from parprof.model import Interval
+from parprof.units import NANOSECONDS
 
 _MICRO = 1e6
 _MOST = 2**63 - 1

@@ -16,18 +16,8 @@ from parprof.exporters.concurrency_table import ConcurrencyTable
 from parprof.exporters.screen import Screen, small_bar
 from parprof.exporters.table_rows import Item, Row, called_function, tells_calls
 from parprof.exporters.views import View
-from parprof.metrics import (
-    ACTIVATIONS,
-    BYTES,
-    COUNT,
-    IDLENESS,
-    METRICS,
-    Metric,
-    Metrics,
-    Shown,
-    brief_bytes,
-    event_unit,
-)
+from parprof.metrics import ACTIVATIONS, IDLENESS, METRICS, Metric, Metrics, Shown
+from parprof.units import BYTES, COUNT, brief_bytes, event_unit
 from parprof.untrusted import printable
 from parprof.values import dataclass
 

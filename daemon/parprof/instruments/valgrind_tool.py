@@ -25,6 +25,7 @@ NAME = "parprof-amd64-linux"
 _SOURCES = (
     "input_valgrind.c",
     "input_valgrind_code.h",
+    "input_valgrind_owners.h",
     "input_algorithm.h",
     "input_shadow.h",
     "input_record.h",

@@ -28,6 +28,7 @@ OBJECT_HEADERS = (
     "wire.h",
     "wire_calls.h",
     "wire_counters.h",
+    "wire_languages.h",
     "wire_records.h",
     "thread_state.h",
     "amounts.h",

@@ -19,9 +19,10 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from parprof.files.dso import Dso
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
 from parprof.model import CallerStep, Frame, StackMerge
-from parprof.process.loadmap import Dso, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.resources import Closing
 from parprof.values import dataclass
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from parprof.files.dso import FileKey
+from parprof.files.dso import Dso, FileKey
 from parprof.files.elf import ElfError
 from parprof.languages import Data, Instance, Loader, Replayed, SavedLanguage, UnknownBuild
 from parprof.languages.cpython.loader import CPythonLoader
@@ -14,7 +14,7 @@ from parprof.languages.cpython.recorded import RecordedCPython
 from parprof.languages.hotspot.instance import SAVED_AS
 from parprof.languages.hotspot.loader import HotSpotLoader
 from parprof.languages.hotspot.recorded import RecordedHotSpot
-from parprof.process.loadmap import Dso, LoadMap
+from parprof.process.loadmap import LoadMap
 
 _KEPT = 4096
 """Files of which it is remembered what is in them."""

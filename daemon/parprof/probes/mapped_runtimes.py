@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from parprof.files.dso import Dso
 from parprof.probes.facts_book import file_facts
-from parprof.process.loadmap import Dso
 from parprof.runtimes import Agent, agent_for_library
 from parprof.values import dataclass
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import field
 
+from parprof.files.dso import Dso
 from parprof.files.elf import ElfError
 from parprof.files.libc import is_libc, is_loader
 from parprof.kernel.records import (
@@ -25,7 +26,7 @@ from parprof.probes.spin_book import SPINS
 from parprof.probes.translated import translator
 from parprof.probes.wait_code import Range, lies_in, merged
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
-from parprof.process.loadmap import Dso, LoadMap, mapped_names
+from parprof.process.loadmap import LoadMap, mapped_names
 from parprof.runtimes import Agent, agent_for_library
 from parprof.values import dataclass
 

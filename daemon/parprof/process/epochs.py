@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from parprof.process.loadmap import Dso, LoadMap
+from parprof.files.dso import Dso
+from parprof.process.loadmap import LoadMap
 
 _KEPT = 512
 

@@ -14,8 +14,6 @@ from parprof.files.dso_cache import DsoCache
 from parprof.process.executable import ExecutableMappings
 from parprof.values import dataclass
 
-__all__ = ("Dso", "DsoCache", "LoadMap", "Mapping", "mapped_names")
-
 MAX_MAPPINGS = 1 << 16
 """Executable mappings beyond this number are left out (the kernel's own limit is 65530)."""
 _MAX_FORMER = 1 << 12

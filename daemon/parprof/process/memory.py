@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
+from parprof.files.dso import Dso
 from parprof.files.elf import ElfError
-from parprof.process.loadmap import Dso, LoadMap
+from parprof.process.loadmap import LoadMap
 
 _MAX_ENVIRONMENT = 1 << 20
 

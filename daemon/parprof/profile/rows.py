@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from parprof.attribution.concurrency import levels_of, plus
 from parprof.attribution.counters import CYCLES, INSTRUCTIONS
 from parprof.attribution.idleness import attribute
-from parprof.attribution.waiting import KIND_AWAITED, WaitKind, polled_kind, thread_wait_kind, wait_kind
+from parprof.attribution.waiting import WaitKind
 from parprof.facts.cores import mean_cores, usual_cores
 from parprof.facts.drain import Drain, Image, MeasuredImage
 from parprof.facts.sleepers import MOST as MOST_THREADS
@@ -21,10 +21,8 @@ from parprof.model import (
     ACTIVATION,
     NO_EVENT,
     NOBODY,
-    NOT_LOOKED_AT,
     Count,
     Facts,
-    Frame,
     Levels,
     Origin,
     Path,
@@ -35,9 +33,9 @@ from parprof.model import (
 from parprof.profile.addresses import AddressBook
 from parprof.profile.called import called
 from parprof.profile.fine import fine_n_working
+from parprof.profile.wait_reasons import WaitReasons
 from parprof.profile.waited import Division, divide, together
 from parprof.runtimes import Agent
-from parprof.symbols.kernel import KERNEL
 
 _RowKey = tuple[int, int, int, int]
 """Identities of the logical and the physical path; image, thread."""
@@ -46,9 +44,6 @@ _Paths = tuple[Path, Path]
 _MOST_ORIGINS = 1 << 13
 _FEWEST_STACKS = 1 << 10
 """So many are remembered at least before any is forgotten."""
-_TOLD_BY = {WaitKind.LOCK: thread_wait_kind, WaitKind.REQUESTS: polled_kind}
-"""Which kinds of waits the functions of the process tell more of."""
-_WAITS = {kind: (Frame(kind.frame_name, module=KERNEL),) for kind in WaitKind}
 
 
 class RowMaker:
@@ -87,10 +82,7 @@ class RowMaker:
         """In the last `trim`: what is remembered since then is what is in use."""
         self._origins: dict[Origin, Origin] = {}
         """One object for all rows of the same origin, of all drains: it is then compared by identity."""
-        self._kinds: dict[int, WaitKind] = {}
-        """By id of the kernel stack."""
-        self._thread_kinds: dict[tuple[int, WaitKind], tuple[Located, WaitKind]] = {}
-        """As `_located`, of waits for other threads: what for."""
+        self._reasons = WaitReasons(book.kernel_frames)
         self.samples = 0
         """Samples of the clock event so far."""
         self.unsure = 0
@@ -317,14 +309,16 @@ class RowMaker:
             return ()
         located = self._largest(paths, key)
         if key.event == NO_EVENT:
-            located = paths.ending_in(located, self._below(key, self._told_kind(drain, key), located))
+            located = paths.ending_in(
+                located, self._reasons.below(key, self._reasons.told(drain.stacks, key), located)
+            )
         return located.path
 
     def wait_kind(self, drain: Drain, key: SampleKey) -> WaitKind:
         """What a thread waits for, of a wait that the rows made last are of."""
-        kind = self._told_kind(drain, key)
+        kind = self._reasons.told(drain.stacks, key)
         paths = self._paths.get((key.image, key.epoch))
-        return self._kind_at(kind, self._largest(paths, key)) if paths is not None and key.user else kind
+        return self._reasons.at(kind, self._largest(paths, key)) if paths is not None and key.user else kind
 
     def spun_alone(self) -> list[tuple[PathSample, float]]:
         """Rows made last of threads that spun while nobody worked, with how often they were sampled so."""
@@ -345,14 +339,14 @@ class RowMaker:
         count: Count,
     ) -> None:
         """Time that a thread slept, or that nobody worked since it went to sleep."""
-        kind = self._told_kind(drain, key)
+        kind = self._reasons.told(drain.stacks, key)
         for located, share in self._shares(paths, key, 0, count.total):
             if key.state is ThreadState.BLOCKED:
                 metrics = Metrics.of({WAIT: share})
             else:
-                told = self._kind_at(kind, located) if key.user else kind
+                told = self._reasons.at(kind, located) if key.user else kind
                 metrics = Metrics.of({OUTSIDE if told.is_outside else STALL: share * cores})
-            where = self._paths_of(paths.ending_in(located, self._below(key, kind, located)))
+            where = self._paths_of(paths.ending_in(located, self._reasons.below(key, kind, located)))
             if key.state is ThreadState.STALLED and not key.user:
                 where = self._one_object(NOBODY, NOBODY)
             row = self._charge(out, drain, key, where, image, "", metrics)
@@ -381,34 +375,6 @@ class RowMaker:
             found = called(located.path, located.physical)
             known = self._calls[id(located)] = located, found and self._one_object(*found)
         return known[1]
-
-    def _below(self, key: SampleKey, kind: WaitKind, located: Located) -> Path:
-        """What stands below the place where a thread sleeps: for what. ``kind``: see `_told_kind`."""
-        return _WAITS[self._kind_at(kind, located)] if key.user else NOT_LOOKED_AT
-
-    def _kind_at(self, kind: WaitKind, located: Located) -> WaitKind:
-        """The same, where the functions of the process tell more: for other threads, but for what of theirs; in a
-        poll, but for none of the events that it tells of."""
-        if kind not in _TOLD_BY:
-            return kind
-        known = self._thread_kinds.get((id(located), kind))
-        if known is None:
-            names = (frame.name for frame in reversed(located.physical) if not frame.is_loop)
-            known = self._thread_kinds[id(located), kind] = located, _TOLD_BY[kind](names)
-        return known[1]
-
-    def _told_kind(self, drain: Drain, key: SampleKey) -> WaitKind:
-        """What a thread waits for, as far as the kernel's stack and the futex tell: `LOCK` is any wait for threads."""
-        known = KIND_AWAITED.get(key.awaits)
-        if known is not None and (known is not WaitKind.GIL or key.state is ThreadState.BLOCKED):
-            return known
-        kernel = key.kernel
-        kind = self._kinds.get(kernel)
-        if kind is None:
-            frames = drain.stacks.get(kernel).frames if kernel else ()
-            names = (one.name for place in frames for one in self._book.kernel_frames(*place))
-            kind = self._kinds[kernel] = wait_kind(names)
-        return kind
 
     def _charge(
         self,
@@ -459,7 +425,6 @@ class RowMaker:
     def trim(self) -> None:
         """Give back what is only kept to save work: paths are made anew when they are sampled again."""
         self._paths.clear()
-        self._kinds.clear()
         for memory in self._memories.values():
             memory.forget_kernel()
         if len(self._origins) > _MOST_ORIGINS:
@@ -470,7 +435,7 @@ class RowMaker:
         self._interned = {path: path for pair in pairs for path in pair}
         self._located.clear()
         self._calls.clear()
-        self._thread_kinds.clear()
+        self._reasons.clear()
         self._book.trim()
 
     def _forget_stacks(self) -> None:

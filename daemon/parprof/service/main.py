@@ -16,7 +16,8 @@ from parprof.kernel.perf_events import EventChoice, choose
 from parprof.process.cgroups import membership_of
 from parprof.resources import share_heap
 from parprof.service import capabilities, log, own_limits
-from parprof.service.config.load import changed_keys, read_secret
+from parprof.service.config.check import read_secret
+from parprof.service.config.load import changed_keys
 from parprof.service.config.options import DaemonOptions
 from parprof.service.config.push import push_config
 from parprof.service.config.schema import Config, ConfigError, Http

@@ -1,6 +1,7 @@
 """The profiles of the last minutes, in bounded memory: one interval at a time, merged when somebody asks.
 
-Rows are kept as numbers beside a table of call paths, which the intervals of a process share. For one thread.
+What goes when there are too many is decided here; how an interval is kept, in `parprof.service.kept_intervals`. For one
+thread.
 """
 
 from __future__ import annotations
@@ -8,38 +9,15 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
-from functools import reduce
-from itertools import chain, zip_longest
+from collections.abc import Callable
 
-from parprof.attribution.concurrency import plus, trimmed
-from parprof.metrics import Metrics, add_column
-from parprof.model import Frame, Interval, Levels, Origin, Path, PathSample, Profile
-from parprof.profile.accounting import JobTime, Spun, settle
-from parprof.profile.intervals import fit
-from parprof.profile.merge import Part, Relation, head_of, merged_head
+from parprof.model import Frame, Path, PathSample, Profile
+from parprof.profile.accounting import JobTime, Spun
+from parprof.service.kept_intervals import NO_IDENTITY, KeptInterval, KeptProcess, identity_bytes, merged
 from parprof.service.model import Labels, ProfileEntry
 
-_ROW_BYTES = 4
-_VALUE_BYTES = 8
-_LEVEL_BYTES = 4
-# What CPython 3.11 takes, as tracemalloc saw it (tests/unit/test_recent.py holds us to it).
-_INTERVAL_BYTES = 1600
-_IDENTITY_BYTES = 1300
 _FRAME_BYTES = 700
-_EVENT_BYTES = 300
-_COLUMN_BYTES = 150
-_JOB_BYTES = 900
-_JOB_LEVEL_BYTES = 80
-_SPUN_BYTES = 150
-_EXTRA_BYTES = 250
-
-_Identity = tuple[Path, Origin, Path]
-_Objects = tuple[int, int, int]
-_NOBODY: _Identity = ((), Origin(), ())
-
-KEPT = "intervals"
-"""In `Profile.extra` of a profile with its intervals: the numbers of the first and the last of them."""
+"""What CPython 3.11 takes for one, as tracemalloc saw it."""
 
 
 class RecentProfiles:
@@ -55,8 +33,8 @@ class RecentProfiles:
         self._clock = clock
         self._max_rows = max_rows
         self._max_bytes = max_bytes
-        self._processes: dict[int, _Process] = {}
-        self._intervals: deque[_Interval] = deque()
+        self._processes: dict[int, KeptProcess] = {}
+        self._intervals: deque[KeptInterval] = deque()
         self._frames: Counter[Frame] = Counter()
         self._interned: dict[Frame, Frame] = {}
         self._fixed_bytes = 0
@@ -102,7 +80,7 @@ class RecentProfiles:
         process = self._processes.get(pid)
         if process is None or process.image != image:
             self.forget(pid)
-            process = self._processes[pid] = _Process(image)
+            process = self._processes[pid] = KeptProcess(image)
         process.labels = labels or process.labels
         numbers = array("I", [self._number(process, sample) for sample in profile.samples])
         for number in numbers:
@@ -113,7 +91,7 @@ class RecentProfiles:
             at = process.numbers.get((sample.path, sample.origin, sample.physical))
             if at is not None and at in here:  # else it was folded
                 spun_ns[at] += ns
-        interval = _Interval(
+        interval = KeptInterval(
             process,
             profile,
             numbers,
@@ -130,7 +108,7 @@ class RecentProfiles:
         while self.rows > self._max_rows or self.estimated_bytes > self._max_bytes:
             self._drop_oldest()
 
-    def _number(self, process: _Process, sample: PathSample) -> int:
+    def _number(self, process: KeptProcess, sample: PathSample) -> int:
         # To hash a call path takes some 10 us. The same ones come again and again, as the same objects.
         objects = id(sample.path), id(sample.physical), id(sample.origin)
         known = process.objects.get(objects)
@@ -146,7 +124,7 @@ class RecentProfiles:
         process.objects[objects] = (number, sample.path, sample.physical, sample.origin)
         return number
 
-    def _add_identity(self, process: _Process, sample: PathSample) -> int:
+    def _add_identity(self, process: KeptProcess, sample: PathSample) -> int:
         identity = self._intern(sample.path), sample.origin, self._intern(sample.physical)
         number = process.free.pop() if process.free else len(process.identities)
         if number == len(process.identities):
@@ -155,7 +133,7 @@ class RecentProfiles:
         else:
             process.identities[number] = identity
         process.numbers[identity] = number
-        self._fixed_bytes += _identity_bytes(identity)
+        self._fixed_bytes += identity_bytes(identity)
         return number
 
     def _intern(self, path: Path) -> Path:
@@ -179,7 +157,7 @@ class RecentProfiles:
             del self._processes[interval.head.process.pid]
         self._release(interval)
 
-    def _release(self, interval: _Interval) -> None:
+    def _release(self, interval: KeptInterval) -> None:
         process = interval.process
         self.rows -= len(interval.identities)
         self._fixed_bytes -= interval.bytes
@@ -187,11 +165,11 @@ class RecentProfiles:
             process.users[number] -= 1
             if not process.users[number]:
                 identity = process.identities[number]
-                process.identities[number] = _NOBODY
+                process.identities[number] = NO_IDENTITY
                 process.free.append(number)
                 del process.numbers[identity]
                 del process.objects[process.newest.pop(number)]
-                self._fixed_bytes -= _identity_bytes(identity)
+                self._fixed_bytes -= identity_bytes(identity)
                 self._release_frames(identity[0])
                 self._release_frames(identity[-1])
 
@@ -251,7 +229,7 @@ class RecentProfiles:
         if until_s is not None:
             return self._between(process, until_s - seconds, until_s, since_s, by_interval)
         # Counted by durations: the clock of the start times may have been set meanwhile.
-        wanted: list[_Interval] = []
+        wanted: list[KeptInterval] = []
         left_s = seconds
         for interval in reversed(process.intervals):
             if wanted and left_s < interval.head.duration_s / 2:
@@ -259,7 +237,7 @@ class RecentProfiles:
             wanted.append(interval)
             left_s -= interval.head.duration_s
         wanted.reverse()
-        return _merge(wanted, by_interval) if wanted else None
+        return merged(wanted, by_interval) if wanted else None
 
     def exactly(self, pid: int, first: int, last: int) -> Profile | None:
         """Certain intervals of a process, by their numbers; None: they are not all kept any more."""
@@ -267,11 +245,11 @@ class RecentProfiles:
         wanted = [one for one in process.intervals if first <= one.number <= last] if process else []
         if not wanted or wanted[0].number != first or wanted[-1].number != last:
             return None
-        return _merge(wanted, by_interval=True)
+        return merged(wanted, by_interval=True)
 
     @staticmethod
     def _between(
-        process: _Process, from_s: float, until_s: float, since_s: float, by_interval: bool
+        process: KeptProcess, from_s: float, until_s: float, since_s: float, by_interval: bool
     ) -> Profile | None:
         """The intervals that have most of their time in between, as the profile of all of that time.
 
@@ -285,7 +263,7 @@ class RecentProfiles:
         ]
         if not wanted:
             return None
-        out = _merge(wanted, by_interval)
+        out = merged(wanted, by_interval)
         first = wanted[0]
         began_s = min(first.ended_s - first.head.duration_s, from_s)
         out.start_time_s = first.head.start_time_s - (first.ended_s - first.head.duration_s - began_s)
@@ -300,7 +278,7 @@ class RecentProfiles:
         fresh = [interval for interval in process.intervals if not interval.taken]
         for interval in fresh:
             interval.taken = True
-        return (_merge(fresh, whole=False), process.labels) if fresh else None
+        return (merged(fresh, whole=False), process.labels) if fresh else None
 
     def image(self, pid: int) -> int | None:
         """The process image that the intervals of a PID are of; None without any."""
@@ -310,193 +288,3 @@ class RecentProfiles:
     def pids(self) -> tuple[int, ...]:
         """The processes of which there are intervals."""
         return tuple(self._processes)
-
-
-class _Process:
-    """The intervals of one process image, and the table that their rows point into."""
-
-    def __init__(self, image: int) -> None:
-        self.image = image
-        self.labels = Labels()
-        self.intervals: deque[_Interval] = deque()
-        self.identities: list[_Identity] = []
-        self.numbers: dict[_Identity, int] = {}
-        self.objects: dict[_Objects, tuple[int, Path, Path, Origin]] = {}
-        """Numbers by what `RecentProfiles.add` was last given for them: the ids of objects, which are kept here so
-        that no other object gets the same id."""
-        self.newest: dict[int, _Objects] = {}
-        """Keys of `objects`, by number."""
-        self.users = array("I")
-        """By number: how many rows point there; 0: the number is free."""
-        self.free: list[int] = []
-
-
-class _Interval:
-    """What was sampled of a process in one interval: a column for each metric that any row has."""
-
-    __slots__ = (
-        "ended_s",
-        "bytes",
-        "columns",
-        "events",
-        "identities",
-        "job_time",
-        "levels",
-        "number",
-        "part",
-        "process",
-        "samples",
-        "spun_ns",
-        "taken",
-    )
-
-    def __init__(
-        self,
-        process: _Process,
-        profile: Profile,
-        numbers: array[int],
-        ended_s: float,
-        number: int,
-        job_time: JobTime | None,
-        spun_ns: Mapping[int, float],
-    ) -> None:
-        charged = [sample.metrics for sample in profile.samples]
-        rows = [metrics.values for metrics in charged]
-        self.process = process
-        self.ended_s = ended_s
-        """When it ended, CLOCK_MONOTONIC."""
-        self.number = number
-        """Never given out twice."""
-        self.identities = numbers
-        self.job_time = job_time
-        self.spun_ns = spun_ns
-        """By number of identity, of rows that are here."""
-        self.levels = _level_columns([sample.levels for sample in profile.samples])
-        self.columns = {
-            metric: _column([row.get(metric, 0) for row in rows])
-            for metric in dict.fromkeys(chain.from_iterable(rows))
-        }
-        self.events = {row: dict(metrics.events) for row, metrics in enumerate(charged) if metrics.events}
-        total = Metrics.of({metric: sum(column) for metric, column in self.columns.items()})
-        self.samples = total.samples
-        self.part = Part(head_of(profile), total.cpu_ns)
-        self.taken = False
-        row_bytes = _ROW_BYTES + _VALUE_BYTES * len(self.columns) + _LEVEL_BYTES * len(self.levels)
-        self.bytes = (
-            _INTERVAL_BYTES
-            + _COLUMN_BYTES * (len(self.columns) + len(self.levels))
-            + row_bytes * len(rows)
-            + _EVENT_BYTES * len(self.events)
-            + _SPUN_BYTES * len(spun_ns)
-            + _EXTRA_BYTES * len(profile.extra)
-        )
-        if job_time is not None:
-            self.bytes += _JOB_BYTES + _JOB_LEVEL_BYTES * len(job_time.level_ns)
-
-    @property
-    def head(self) -> Profile:
-        """The profile without its samples."""
-        return self.part.head
-
-    @property
-    def end_s(self) -> float:
-        return self.head.start_time_s + self.head.duration_s
-
-    def add_to(self, sums: defaultdict[int, Metrics]) -> None:
-        """Add the rows to the sums by number of identity. By column: that is twice as fast as row by row."""
-        rows = [sums[number] for number in self.identities]
-        values = [row.values for row in rows]
-        for metric, column in self.columns.items():
-            add_column(metric, values, column)
-        for row, events in self.events.items():
-            rows[row].add(Metrics(events=events))
-
-    def add_levels_to(self, sums: dict[int, Levels]) -> None:
-        """Add how much of the rows' work there was at each n_w."""
-        for number, *levels in zip(self.identities, *self.levels, strict=True) if self.levels else ():
-            sums[number] = plus(sums.get(number, ()), trimmed(levels))
-
-    def empty(self) -> None:
-        """Give back the rows."""
-        self.identities = array("I")
-        self.columns = {}
-        self.levels = []
-        self.events = {}
-        self.job_time, self.spun_ns = None, {}
-
-
-def _column(values: list[float]) -> array[float]:
-    """Values in little memory: whole ones stay such."""
-    try:
-        return array("q", values)  # raises if one is not whole
-    except (TypeError, OverflowError):
-        return array("d", values)
-
-
-def _level_columns(rows: list[Levels]) -> list[array[float]]:
-    """Histograms by element, up to the last that any has; in half the memory, as they are only proportions."""
-    return [array("f", column) for column in zip_longest(*rows, fillvalue=0.0)]
-
-
-def _identity_bytes(identity: _Identity) -> int:
-    return _IDENTITY_BYTES + 2 * 8 * (len(identity[0]) + len(identity[2]))
-
-
-def _merge(intervals: list[_Interval], by_interval: bool = False, whole: bool = True) -> Profile:
-    """The profile of intervals of one process, which are in order.
-
-    ``whole``: with what is only known of all of their time together, if it is.
-    """
-    sums: defaultdict[int, Metrics] = defaultdict(Metrics)
-    levels: dict[int, Levels] = {}
-    for interval in intervals:
-        interval.add_to(sums)
-        interval.add_levels_to(levels)
-    identities = intervals[-1].process.identities
-    out = merged_head([interval.part for interval in intervals], Relation.ONE_AFTER_ANOTHER)
-    for number, metrics in sums.items():
-        path, origin, physical = identities[number]
-        out.samples.append(PathSample(path, metrics, origin, physical, levels.get(number, ())))
-    if whole:
-        _complete(out, intervals, dict(zip(sums, out.samples, strict=True)))
-    if by_interval:
-        rows = {number: row for row, number in enumerate(sums)}
-        out.intervals, shares = _parts(intervals, rows)
-        if out.accounting is not None:
-            fit(out.samples, out.intervals, shares)
-        out.extra = {**out.extra, KEPT: f"{intervals[0].number}-{intervals[-1].number}"}
-    return out
-
-
-def _complete(profile: Profile, intervals: list[_Interval], rows: Mapping[int, PathSample]) -> None:
-    """Let the rows have all core time of the process, if so much is known. ``rows``: by number of identity."""
-    times = [one.job_time for one in intervals if one.job_time is not None]
-    if len(times) < len(intervals) or not any(one.times.elapsed_ns for one in times):
-        return
-    spun_ns: defaultdict[int, float] = defaultdict(float)
-    for one in intervals:
-        for number, ns in one.spun_ns.items():
-            spun_ns[number] += ns
-    spun = [(rows[number], ns) for number, ns in spun_ns.items()]
-    process = profile.process
-    origin = Origin(process.pid, process.comm, "", process.runtime, "", intervals[-1].process.image)
-    profile.accounting, more = settle(reduce(JobTime.joined, times), profile.samples, spun, origin)
-    profile.samples += more
-
-
-def _parts(
-    intervals: list[_Interval], rows: dict[int, int]
-) -> tuple[list[Interval], list[dict[int, Metrics]]]:
-    """Each by itself; and their rows. ``rows``: of the profile, by number of identity."""
-    began_s = intervals[0].ended_s - intervals[0].head.duration_s
-    end_s = 0.0
-    out, shares = list[Interval](), list[dict[int, Metrics]]()
-    for one in intervals:
-        own: defaultdict[int, Metrics] = defaultdict(Metrics)
-        one.add_to(own)
-        begin_s = max(one.ended_s - one.head.duration_s - began_s, end_s)
-        end_s = max(one.ended_s - began_s, begin_s)
-        shares.append({rows[number]: metrics for number, metrics in own.items()})
-        level_ns = one.job_time.level_ns if one.job_time is not None else ()
-        out.append(Interval(begin_s, end_s, tuple(ns / 1e9 for ns in level_ns), shares[-1]))
-    return out, shares

@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterable
 
 from parprof.errors import TargetError
+from parprof.files.dso import Dso
+from parprof.files.dso_cache import DsoCache
 from parprof.files.maps_line import MapsLine
 from parprof.kernel.file_tables import FoundMapping
 from parprof.process.epochs import LoadMaps
 from parprof.process.executable import own_vdso
-from parprof.process.loadmap import Dso, DsoCache, LoadMap, Mapping
+from parprof.process.loadmap import LoadMap, Mapping
 from parprof.unwind.placing import Placer
 
 _PAUSE, _LONG_PAUSE, _LONG_READING_S = 3.0, 10.0, 0.01

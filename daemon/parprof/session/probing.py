@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from parprof.errors import ProbeAttachError
+from parprof.files.dso import Dso
 from parprof.kernel.alarms import Cut
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import BLAME_LOCKS, CACTUS, LETS_GO, Cost, WatchConfig
@@ -14,7 +15,7 @@ from parprof.plans import Edge
 from parprof.probes.placed import PlacedProbes
 from parprof.probes.plan import Plan, learned_site, make_plan, plan_spins
 from parprof.probes.wait_functions import SpinRules
-from parprof.process.loadmap import Dso, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.runtimes import Agent
 from parprof.session.sources import (
     MemoryChoice,

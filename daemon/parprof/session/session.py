@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import select
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import zip_longest
 
@@ -16,6 +16,7 @@ from parprof.facts.drain import Drain
 from parprof.facts.intervals import Intervals, without_zeroes
 from parprof.facts.late_spins import with_late_spins
 from parprof.facts.measurement import Measurement
+from parprof.files.dso_cache import DsoCache
 from parprof.jit.reader import JitReader
 from parprof.kernel.counts import ByTime
 from parprof.kernel.engine import BpfKernel
@@ -23,19 +24,16 @@ from parprof.kernel.records import TraceRecord
 from parprof.model import Facts, SampleKey
 from parprof.probes.facts_book import BOOK
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
-from parprof.process.loadmap import DsoCache
 from parprof.session.arrivals import Arrivals
-from parprof.session.asleep import Meanwhile, placed_at_end
 from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter
 from parprof.session.finds import StackFinds
-from parprof.session.first_sleepers import FirstSleepers
 from parprof.session.gathered import Gathered
 from parprof.session.happenings import Happenings
 from parprof.session.lifecycle import End, Lives, State
-from parprof.session.looks import Looks
 from parprof.session.pace import Pace
 from parprof.session.region_rate import RegionRate
+from parprof.session.sleeping import SessionSleep
 from parprof.session.sources import Source
 from parprof.session.spins import SpinFinder, innermost
 from parprof.session.stops import Stops, let_go
@@ -107,10 +105,7 @@ class Session:
         """By image id; ended ones stay, because their samples need their load map."""
         self._intervals = Intervals() if by_interval else None
         self._gathered = Gathered(self.targets, self._intervals)
-        self._asleep: dict[int, Meanwhile] = {}
-        """By image: where threads sleep of those whose waits are looked for."""
-        self._first_sleepers = FirstSleepers(kernel, self.builder.at_hand)
-        self._looks = Looks(self.builder.at_hand, kernel.stacks) if by_interval else None
+        self._sleeping = SessionSleep(kernel, self.builder, looks_on=by_interval)
         self._finds = StackFinds(kernel, self.targets, self._arrivals.remember)
         self._happenings = Happenings(
             kernel, self._lives, self._arrivals, self._finds.early, on_seen, wants_glimpses=self.pace.glimpses
@@ -159,7 +154,7 @@ class Session:
         if self.kernel.finds_waits and not stop:
             met = (target, *filter(None, map(self.live, children)))
             for one in met:
-                self._first_sleepers.add(one)
+                self._sleeping.met(one)
         return target
 
     def wake_up_by(self, fd: int) -> None:
@@ -185,15 +180,8 @@ class Session:
             self.watched.placer.hurry(target.pid)
         images = {target.image: target.scope.number}
         unended = self.kernel.cut_waits(target.pid, images, now_ns, wanted=wanted)
-        if target.image not in self._asleep:
-            self._asleep[target.image] = Meanwhile(target, self.builder.at_hand)
-            self._first_sleepers.add(target)
-        asleep, lasting = self._asleep[target.image], self._first_sleepers.without_told(unended.facts)
-        follows = self.kernel.breaker.follows_switches
-        facts = asleep.placed(lasting, now_ns, self.kernel.stacks, knows_stalls=follows)
+        facts = self._sleeping.cut(target, unended.facts, now_ns, goes_on=wanted)
         self._add({now_ns - self.started_ns: facts})
-        if not wanted:
-            del self._asleep[target.image]
 
     @property
     def facts(self) -> Facts:
@@ -227,8 +215,7 @@ class Session:
         if images:
             self.kernel.forget_images(images)
             self._gathered.forget(images)
-            self._first_sleepers.forget(images)
-            self._asleep = {image: one for image, one in self._asleep.items() if image not in images}
+            self._sleeping.forget(images)
         return ended
 
     def measurement(
@@ -298,8 +285,7 @@ class Session:
         self._note_levels()
         self._happenings.look_after_storm(now)
         self.kernel.breaker.look_at_glimpses()
-        self._first_sleepers.look(now)
-        self._look_where_threads_sleep()
+        self._sleeping.look(self._lives.living(), now, in_time=self._happenings.wants_glimpses)
         self._drain_in_time(now)
         self._learn_spins()
         self._check_in_time(now)
@@ -322,7 +308,7 @@ class Session:
         is_busy = (
             self.kernel.trace_log is not None  # its ring is filled by all that happens
             or self.kernel.breaker.glimpses.is_open
-            or self._looks_in_proc()
+            or self._sleeping.is_looked_for
             or any(target.language is not None for target in self._lives.living())  # functions come and go
         )
         rest_s = self.pace.rest_s(now_s - self.started_ns / 1e9, is_busy=is_busy)
@@ -358,7 +344,7 @@ class Session:
         for target in self._lives.living():
             target.made.pump()
         for target in self._lives.living():
-            if target.plan_due(time.monotonic()):
+            if target.following.plan_due(time.monotonic()):
                 target.careful_plan()
                 break  # the maps of all others come first
         for target in self._lives.living():
@@ -407,27 +393,6 @@ class Session:
         if now - self._last_check >= min(self.pace.drain, _CHECK_SECONDS):
             self._last_check = now
             self._happenings.resynchronise()
-
-    def _looks_in_proc(self) -> bool:
-        """Whether context switches are too dear, and there are no glimpses of them, which would tell more."""
-        breaker = self.kernel.breaker
-        return self._looks is not None and not breaker.follows_switches and not breaker.glimpses.count
-
-    def _look_where_threads_sleep(self) -> None:
-        if self._looks is None or not self._happenings.wants_glimpses:
-            return
-        if self.kernel.breaker.follows_switches:
-            self._looks.pause()
-        elif self._looks_in_proc():
-            self._looks.look(self._lives.living(), time.monotonic_ns())
-
-    def _add_looks(self, known: Iterable[SampleKey]) -> None:
-        """What was found so, where there was no glimpse. ``known``: waits of which all is known."""
-        glimpses = self.kernel.breaker.glimpses
-        if self._looks is not None and self._looks.number and not glimpses.count:
-            glimpses.looks = self._looks.number
-            unfollowed_ns = 1000 * glimpses.statistics()["unfollowed_us"]
-            self._add(self._looks.facts(self.targets, known, self.started_ns, unfollowed_ns))
 
     def _follow_cores(self, now: float) -> None:
         """Notice who may use more cores than before, or fewer. What was sampled until now had the old n."""
@@ -491,10 +456,10 @@ class Session:
         unended = self.kernel.unended(
             {image: target.scope.number for image, target in living.items()}, self.ended_ns
         )
-        lasting = self._first_sleepers.without_told(unended.facts)
-        facts = placed_at_end(lasting, living, self.builder.table, self.kernel.stacks)
+        facts = self._sleeping.at_end(unended.facts, living)
         self._add({self.ended_ns - self.started_ns: facts})
-        self._add_looks(unended.facts)
+        if seen := self._sleeping.seen(unended.facts, self.targets, self.started_ns):
+            self._add(seen)
         for target in self._lives.unended():
             self._lives.end(target, End.EXITED if target.ended else End.LEFT)
         for image, ready_ns in unended.ready_ns.items():

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
+from parprof.files.dso import Dso
 from parprof.files.elf import ElfError
 from parprof.kernel.records import CHECK_MEMORY, FROM_LEAVES, FROM_MEMORY, HAS_RUNTIME
 from parprof.kernel.uprobes import Site
 from parprof.plans import ClosureChain, Edge, MemoryPlan, Root, UnknownLayout, WorkerArray
 from parprof.probes.facts_book import file_facts
-from parprof.process.loadmap import Dso, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.process.memory import ProcessMemory, environment_of
 from parprof.runtimes import Agent
 from parprof.values import dataclass

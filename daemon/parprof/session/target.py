@@ -1,4 +1,4 @@
-"""One watched process image: its load map, its probes, what the programs are told of it."""
+"""One watched process image: what is known of it, what the programs are told of it, its way from met to forgotten."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dataclasses import field
 from parprof.errors import ParprofError, TargetError
 from parprof.facts.cores import CoresHeld
 from parprof.files.dso import ANONYMOUS, Dso
+from parprof.files.dso_cache import DsoCache
 from parprof.files.libc import tells_once
 from parprof.jit.reader import JitReader
 from parprof.jit.registered import RegisteredCode
@@ -41,10 +42,11 @@ from parprof.probes.plan import (
 from parprof.probes.wait_code import lies_in
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.identity import Process, inspect, is_32_bit, open_pidfd
-from parprof.process.loadmap import DsoCache, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.process.threads import guess_threads
 from parprof.runtimes import Agent
 from parprof.session.cores import AllowedCores, OwnCores, changes_of_n
+from parprof.session.following import Following
 from parprof.session.lifecycle import UNSETTLED, Life, State
 from parprof.session.mapped import Mapped
 from parprof.session.probing import Probing
@@ -55,11 +57,6 @@ from parprof.symbols.perfmap import ABSENT, PerfMap
 from parprof.unwind.placing import Placer
 from parprof.values import dataclass
 from parprof.wording import some
-
-_FACTS_PAUSE_S = 0.005
-_PLAN_PAUSE, _LONGEST_PLAN_PAUSE_S = 3.0, 0.5
-"""Probes are planned anew after so many times as long as that took, but no later than so."""
-
 
 _MOST_NAMED = 8
 """Functions in one note."""
@@ -153,15 +150,19 @@ class Target:
         self.mapped = Mapped(process.pid, watched.cache, watched.placer)
         self.made = RegisteredCode(process.pid, watched.jit, watched.placer)
         """Code that JIT compilers have told debuggers of."""
-        self._is_to_plan = False
-        """The load map has changed since it was planned for."""
-        self._next_plan_s = 0.0
         self._spoken = Spoken(watched.kernel, process.pid, watched.front_ends)
+        self.following = Following(
+            self.mapped,
+            self.probing,
+            self.made,
+            self._spoken,
+            weakref.proxy(self),
+            watched.spin_rules.functions,
+        )
         self._on_planned = watched.on_planned
         self._awaits_files = watched.awaits_files
         self.stops_at_loads = False
         """It is stopped whenever it has loaded files, not only those that it starts with."""
-        self._spin_rules = watched.spin_rules
         self._own_cores: OwnCores = OwnCores(process.pid, like._own_cores if like else None)
         self.life = Life(f"process {process.pid}, image {image}")
         self.program = program
@@ -348,73 +349,30 @@ class Target:
 
         ``wait`` for unwind tables that have to be built, because the process stands still for us.
         """
-        before = self.load_map
-        if not self.mapped.read(wait):
-            return False
-        if self.load_map is not None:
-            self.made.follow(self.load_map, self.plan.code_lists)
-        if self.load_map is not None and self.load_map is not before:
-            self._spoken.find(self.load_map)
-        return True
+        return self.following.read(wait)
 
     def refresh(self, wait: bool = False) -> None:
         """Read the load map again, and probe what has come with it.
 
         ``wait`` for what is yet to be found out of its files, because the process stands still for us.
         """
-        self.follow_map(wait)
-        if self._is_to_plan:
-            self._plan_anew(wait)
-
-    def follow_map(self, wait: bool = False) -> None:
-        """Read the load map again: what is mapped now can be unwound from now on.
-
-        A process whose map takes long to read, because it is huge, is read less often. What it maps in the meantime
-        the kernel finds by itself.
-        """
-        if self.read_load_map(wait) and not self.probing.is_planned_for(self.load_map):
-            self._is_to_plan = True
-        self.mapped.is_stale = False
+        self.following.read_and_plan(wait)
 
     def careful_follow(self) -> None:
-        """`follow_map`, of which a failure is noted: it is this target's alone."""
+        """`Following.follow`, of which a failure is noted: it is this target's alone."""
         with self._noting_failures():
-            self.follow_map()
-
-    def plan_due(self, now: float) -> bool:
-        """Whether what came with the load map read last is to be probed now.
-
-        That takes long, and everything else waits for it: a program that loads one library after another is not
-        planned for at each of them.
-        """
-        return self._is_to_plan and now >= self._next_plan_s
+            self.following.follow()
 
     def due_s(self) -> float:
         """When its load map is to be read or to be planned for, or its interpreter to be looked at; infinite: not
         before something happens."""
-        reading = self.mapped.next_reading_s if self.mapped.is_stale else math.inf
         looking = self.language.due_s if self.language is not None else math.inf
-        return min(reading, looking, self._next_plan_s if self._is_to_plan else math.inf)
+        return min(looking, self.following.due_s())
 
     def careful_plan(self) -> None:
         """Probe what has come with the load map; a failure is noted."""
         with self._noting_failures():
-            self._plan_anew()
-
-    def _plan_anew(self, wait: bool = False) -> None:
-        """Place probes, later if what is to be known of its files is not: nobody else is to wait for that."""
-        started = time.monotonic()
-        if not wait and self.load_map is not None and BOOK.coming(self.load_map.dsos()):
-            self._is_to_plan, self._next_plan_s = True, started + _FACTS_PAUSE_S
-            return
-        self._is_to_plan = False
-        named = self._spin_rules.functions
-        if wait and named is not None and self.load_map is not None:
-            named.look_into(self.load_map.dsos())
-        if not self.probing.is_planned_for(self.load_map):
-            self.place_probes()
-        now = time.monotonic()
-        self._next_plan_s = now + min(_PLAN_PAUSE * (now - started), _LONGEST_PLAN_PAUSE_S)
+            self.following.plan()
 
     def careful_refresh(self) -> None:
         """`refresh`, of which a failure is noted: it is this target's alone."""
@@ -498,7 +456,7 @@ class Target:
         self._begun_s = time.monotonic()
         before = self.load_map
         if self.read_load_map() and self.load_map is not before:  # a dlopen before its probe was there
-            self._plan_anew(wait)
+            self.following.plan(wait)
         self.seed_threads()
 
     def note_failure(self, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from parprof.files.dso import Dso
 from parprof.files.elf import ElfFile
 from parprof.languages import Data, Loader, UnknownBuild
 from parprof.languages.cpython.evalcode import LOOP, loop_ranges
@@ -16,7 +17,7 @@ from parprof.languages.cpython.layouts import (
 )
 from parprof.languages.cpython.process import CPython, thread_slots
 from parprof.patterns import regex
-from parprof.process.loadmap import Dso, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.values import dataclass
 
 _SYMBOLS = ("_PyRuntime", "PyCode_Type", "Py_Version", LOOP)

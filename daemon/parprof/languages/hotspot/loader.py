@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from parprof.files.dso import Dso
 from parprof.languages import Data, Loader
 from parprof.languages.hotspot.client import JvmReader
 from parprof.languages.hotspot.instance import HotSpotInstance
 from parprof.languages.hotspot.structures import SYMBOLS
-from parprof.process.loadmap import Dso, LoadMap
+from parprof.process.loadmap import LoadMap
 from parprof.values import dataclass
 
 _LIBRARY, _LAUNCHER = "libjvm.so", "libjli.so"

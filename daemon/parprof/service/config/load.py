@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from parprof.service.config.check import OF_ONE_FILE, across, check, from_text, nearest, read_secret
+from parprof.service.config.check import OF_ONE_FILE, across, check, from_text, nearest
 from parprof.service.config.lines import key_lines, line_of
 from parprof.service.config.schema import (
     DEFAULT_FILE,
@@ -27,8 +27,6 @@ from parprof.service.config.schema import (
 )
 from parprof.untrusted import visible
 from parprof.values import dataclass
-
-__all__ = ["Loaded", "changed_keys", "load", "read_secret"]
 
 OTHER_VARIABLES = frozenset({"PARPROF_CACHE", "PARPROF_SOCKET", "PARPROF_CONFIG"})
 """Environment variables of parprof that are no keys of the configuration."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from parprof.metrics import COUNT, METRICS, Metric, Metrics
+from parprof.metrics import METRICS, Metric, Metrics
 from parprof.service.control import control_pb2 as pb
+from parprof.units import COUNT
 
 _MOST = 2**64 - 1
 

@@ -26,10 +26,10 @@ from parprof.service.http import status_page
 from parprof.service.http.message import HttpRequest, RequestError, Response, number, plain
 from parprof.service.http.peers import Visitor
 from parprof.service.http.process_page import process_page
+from parprof.service.kept_intervals import KEPT
 from parprof.service.kernel_stacks import for_users, functions_for_users
 from parprof.service.metrics.collector import MetricsPage
 from parprof.service.model import ProcessSnapshot, Service, Snapshot
-from parprof.service.recent import KEPT
 
 DEFAULT_SECONDS = 30.0
 MAX_SECONDS = 3600.0

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from parprof import __version__
 from parprof.attribution import Effort
 from parprof.exporters.webpage import WebPage, asset, definitions, duration, percentage, text
-from parprof.metrics import METRICS, NANOSECONDS, UNUSED, Metric, Metrics, Shown
+from parprof.metrics import METRICS, UNUSED, Metric, Metrics, Shown
 from parprof.service.blame import LEAST_SAMPLES, worst
 from parprof.service.http import charts
 from parprof.service.http.cards import STYLE, card, cards, cost, losses
@@ -18,6 +18,7 @@ from parprof.service.http.charts import chart
 from parprof.service.http.sparkline import sparkline
 from parprof.service.model import ProcessSnapshot, PushQueue, Snapshot
 from parprof.service.past import spans
+from parprof.units import NANOSECONDS
 
 MAX_ROWS = 300
 REFRESH_SECONDS = 10
