@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     parts.divide(items, here)
     for item in items:
-        part = item.path.relative_to(here).parts[0]
+        part = parts.folder_of(item.path, here)
         if part != BOOTS_A_MACHINE:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=3))
         if part == BOOTS_A_MACHINE:

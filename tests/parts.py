@@ -13,6 +13,7 @@ program tells itself by the clock and the kernel's account, which is as true on 
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,14 @@ def needs_the_machine(item: pytest.Item, folder: str) -> bool:
 def divide(items: list[pytest.Item], tests: Path) -> None:
     """Mark those that are of the second part. ``tests``: the folder of `REAL_PROGRAMS`. Before ``-m`` is applied."""
     for item in items:
-        if needs_the_machine(item, item.path.relative_to(tests).parts[0]):
+        if needs_the_machine(item, folder_of(item.path, tests)):
             item.add_marker(QUIET)
+
+
+@functools.cache
+def folder_of(module: Path, tests: Path) -> str:
+    """The folder of ``tests`` that a module is in. There are thousands of tests, and hundreds of modules."""
+    return module.relative_to(tests).parts[0]
 
 
 def add_options(parser: pytest.Parser) -> None:
