@@ -3,9 +3,11 @@
 PYTHON ?= python3
 SOURCES = daemon tests bench instrument
 RUN = .venv/bin
-# Tests that need no quiet machine, two at a time; then the others, alone (tests/parts.py).
+# Tests that need no quiet machine, so many at a time; then the others, alone (tests/parts.py). Most of the first wait
+# for programs and daemons: `make test WORKERS=3` takes less time where the cores are not busy with two.
 # Modules are given out in this order: those that take longest first.
-BESIDE = -n 2 --dist loadfile --no-loadscope-reorder -m "not quiet and not slow"
+WORKERS ?= 2
+BESIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not quiet and not slow"
 UNIT = tests/unit tests/bpf_logic
 REAL = tests/e2e tests/kernel tests/system
 
