@@ -56,10 +56,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)  # before -m is applied
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    parts.divide(items, here)
     for item in items:
-        part = item.path.relative_to(here).parts[0]
-        if parts.needs_the_machine(item, part):
-            item.add_marker(parts.ALONE)
+        part = parts.folder_of(item.path, here)
         if part != BOOTS_A_MACHINE:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=3))
         if part == BOOTS_A_MACHINE:

@@ -2,9 +2,9 @@
 """One closing line for a test run in two parts.
 
 `make test` runs tests that need no quiet machine several at a time, and after that those that need it for themselves
-(marked `ALONE`). Each part is a pytest of its own: the first leaves its results in a file (``--leave-results FILE``),
-the second takes them as if they were its own (``--with-results FILE``), so that its summary and exit code speak for
-both.
+(which `divide` marks `QUIET`). Each part is a pytest of its own: the first leaves its results in a file
+(``--leave-results FILE``), the second takes them as if they were its own (``--with-results FILE``), so that its summary
+and exit code speak for both.
 
 Those of `REAL_PROGRAMS` need the machine for themselves, unless they say that they do not (`BESIDE`): what they judge
 is neither n_w nor a share of time, and is of processes, files and sockets of their own; or it is a time that the
@@ -13,6 +13,7 @@ program tells itself by the clock and the kernel's account, which is as true on 
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,11 @@ REAL_PROGRAMS = ("kernel", "e2e", "system")
 """The folders of tests that compare what programs did with what was measured of them."""
 ALONE, BESIDE = "alone", "beside"
 """Markers of modules and tests. The nearer one counts."""
+QUIET = "quiet"
+"""The marker of tests that need the machine for themselves, after `ALONE` and `BESIDE` were weighed. ``-m alone`` would
+take tests that are marked `BESIDE` in a module that is marked `ALONE`: to pytest they have both."""
+FIRST_PART, SECOND_PART = f"not {QUIET} and not slow", f"{QUIET} and not slow"
+"""What ``-m`` is told for each part."""
 _REPORTS = (pytest.TestReport, pytest.CollectReport)
 
 
@@ -32,6 +38,19 @@ def needs_the_machine(item: pytest.Item, folder: str) -> bool:
     """Whether a test is none to run beside others."""
     said = (mark.name for mark in item.iter_markers() if mark.name in (ALONE, BESIDE))
     return next(said, ALONE if folder in REAL_PROGRAMS else BESIDE) == ALONE
+
+
+def divide(items: list[pytest.Item], tests: Path) -> None:
+    """Mark those that are of the second part. ``tests``: the folder of `REAL_PROGRAMS`. Before ``-m`` is applied."""
+    for item in items:
+        if needs_the_machine(item, folder_of(item.path, tests)):
+            item.add_marker(QUIET)
+
+
+@functools.cache
+def folder_of(module: Path, tests: Path) -> str:
+    """The folder of ``tests`` that a module is in. There are thousands of tests, and hundreds of modules."""
+    return module.relative_to(tests).parts[0]
 
 
 def add_options(parser: pytest.Parser) -> None:

@@ -23,7 +23,7 @@ from parprof.service.watching import NOT_FOLLOWED
 
 pytestmark = [pytest.mark.beside, pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")]
 
-SECONDS = 20.0
+SECONDS = 10.0
 NEAR = 1.5
 """Within such a factor."""
 _PROG_GET_FD_BY_ID = 13

@@ -14,6 +14,8 @@ import pytest
 from freezer import VERSIONS, NoFreezer, freezer, pid_in
 from reports import record_command, report_of
 
+pytestmark = pytest.mark.beside
+
 BUSY_S, FROZEN_S = 1.0, 1.0
 PROGRAM = f"""
 import os, sys, threading, time

@@ -11,6 +11,8 @@ import pytest
 from profiling import BUILD
 from reports import record_command, report_of
 
+pytestmark = pytest.mark.beside
+
 
 def test_what_is_offloaded_has_the_path_of_who_asked(tmp_path: Path) -> None:
     profile = tmp_path / "target.pb.gz"

@@ -64,14 +64,17 @@ def test_as_in_rayon(tmp_path: Path) -> None:
     assert any("call paths that waited for such work" in note for note in pprof_reader.read(profile).notes)
 
 
-PYTHONS = [
-    sys.executable,
-    *map(str, sorted((Path.home() / ".pyenv/versions").glob("3.1[0-3].*/bin/python3"))),
-]
-"""That are here; until 3.10 functions have no names of classes."""
+PYTHONS = {
+    path.resolve(): str(path)
+    for path in (
+        *sorted((Path.home() / ".pyenv/versions").glob("3.1[0-3].*/bin/python3")),
+        Path(sys.executable),
+    )
+}
+"""Those that are here, each once, whatever leads to it; until 3.10 functions have no names of classes."""
 
 
-@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.split("/")[-3])
+@pytest.mark.parametrize("python", PYTHONS.values(), ids=lambda path: path.split("/")[-3])
 @pytest.mark.parametrize("program", ["futures", "thread_pool", "event_loop"])
 def test_in_python(program: str, python: str, tmp_path: Path) -> None:
     source = Path(__file__).parent.parent / f"workloads/{program}.py"

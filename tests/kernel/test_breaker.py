@@ -189,6 +189,7 @@ def test_idleness_is_right_through_the_change_of_source(program: str) -> None:
     assert serial == pytest.approx(0.3, abs=0.06)
 
 
+@pytest.mark.beside
 def test_who_creates_a_thread_is_known_after_the_change() -> None:
     storm = run(GOMP, "late", "0.7")
     assert storm.target.source is Source.SAMPLED

@@ -76,6 +76,7 @@ def test_it_is_counted_beside_others() -> None:
     assert seen.threads == 1
 
 
+@pytest.mark.beside
 @pytest.mark.parametrize("mode", [("thread",), ("then", "true"), ()])
 def test_nothing_is_left_of_it(mode: tuple[str, ...]) -> None:
     seen = Watched(BRIEF, "5", *mode, budget=profiling.UNLIMITED)
@@ -83,6 +84,7 @@ def test_nothing_is_left_of_it(mode: tuple[str, ...]) -> None:
     assert not seen.left
 
 
+@pytest.mark.beside
 def test_where_switches_are_not_followed_nothing_is_left_either() -> None:
     """GIVEN a budget that is used up at once THEN the end of processes is told all the same."""
     command = f"for i in 1 2 3 4 5 6 7 8; do {BRIEF} 20; done"
@@ -92,6 +94,7 @@ def test_where_switches_are_not_followed_nothing_is_left_either() -> None:
     assert not seen.left
 
 
+@pytest.mark.beside
 @pytest.mark.parametrize(("n_working", "counted"), [(0xFFFF, 0), (0xFFFE, 0), (3, 3), (200, 200)])
 def test_one_fewer_than_none_is_none(n_working: int, counted: int) -> None:
     """Two CPUs may tell of a change and its opposite the other way round: it counted as 65,535 for microseconds."""

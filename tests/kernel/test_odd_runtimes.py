@@ -181,6 +181,7 @@ def test_a_runtime_that_is_replaced_while_it_is_mapped(how: str, tmp_path: Path)
     assert agreement.wrong_share <= 0.1, agreement.cases
 
 
+@pytest.mark.beside
 @pytest.mark.parametrize("first", ["real", "odd"])
 def test_two_containers_with_different_files_of_one_path(first: str, tmp_path: Path) -> None:
     """What is known of the file that one has there is not believed of the other's."""
@@ -216,6 +217,7 @@ def test_two_containers_with_different_files_of_one_path(first: str, tmp_path: P
     assert targets["real"].plan.sites and not targets["real"].failures
 
 
+@pytest.mark.beside
 def test_the_memory_of_one_copy_does_not_stand_for_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +229,7 @@ def test_the_memory_of_one_copy_does_not_stand_for_two(
     assert "libgomp.so.1.0.0" in told and "libgomp-so.1" in told
 
 
+@pytest.mark.beside
 @pytest.mark.parametrize(
     ("what", "protection"), [("data", "PROT_READ"), ("text", "PROT_READ | mmap.PROT_EXEC")]
 )

@@ -7,11 +7,14 @@ import struct
 import sys
 from typing import Any
 
+import pytest
+
 from profiling import recorded
 
 BUSY = "import time; end = time.monotonic() + 0.3\nwhile time.monotonic() < end: pass"
 
 
+@pytest.mark.beside
 def test_an_exec_leaves_no_place_behind() -> None:
     """A shell that becomes another program is one thread all the time, and none in the end."""
     command = f"exec sh -c \"exec '{sys.executable}' -S -c '{BUSY}'\""

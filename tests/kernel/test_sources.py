@@ -124,6 +124,7 @@ def test_memory_and_probes_agree() -> None:
     assert min(shares) <= 0.2, shares
 
 
+@pytest.mark.beside
 def test_what_memory_would_get_wrong_is_not_read_from_it(tmp_path: Path) -> None:
     run = profiling.record("omp_truth.gomp", ["critical"], tmp_path / "log")
     assert run.target.memory.plan is not None

@@ -10,7 +10,7 @@ import shutil
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -325,38 +325,50 @@ def test_random_jumps_are_harmless(jumps: list[tuple[int, int]]) -> None:
     assert time.process_time() - begin < 2
 
 
-def hostile() -> dict[str, bytes]:
-    """Functions of the largest size that is looked at, each bad in its way."""
-    rng = random.Random(8)
-    size, base = 1 << 18, 0x1000
-    near = [rng.randrange(-2000, 2000) * 6 for _ in range(size // 6)]
+HOSTILE_BYTES = 1 << 18
+
+
+def ladder(rng: random.Random) -> bytes:
+    distances = (rng.randrange(-2000, 2000) * 6 for _ in range(HOSTILE_BYTES // 6))
+    return b"".join(b"\x0f\x84" + struct.pack("<i", distance) for distance in distances)
+
+
+def jumps_through_tables(rng: random.Random) -> bytes:
+    base = 0x1000
     table = b"".join(struct.pack("<Q", base + 7 * rng.randrange(1 << 14)) for _ in range(1 << 14))
-    return {
-        "random": rng.randbytes(size),
-        "short jumps": bytes(b for _ in range(1 << 16) for b in (0x74, rng.randrange(256) & 0xFE)),
-        "long jumps": b"".join(
-            b"\x0f\x84" + struct.pack("<i", 6 * (rng.randrange(43_000) - i - 1)) for i in range(43_000)
-        ),
-        "ladder": b"".join(b"\x0f\x84" + struct.pack("<i", distance) for distance in near),
-        "one exit": b"".join(b"\x0f\x84" + struct.pack("<i", size - 6 * (i + 1) - 4) for i in range(43_000)),
-        "deep nest": b"\x90" * 30_000
-        + b"".join(b"\x0f\x84" + struct.pack("<i", -(7 * i + 6 + 1)) for i in range(30_000)),
-        "jumps through tables": b"".join(
-            b"\xff\x24\xc5" + struct.pack("<I", base + (1 << 17) + 8 * rng.randrange(1 << 14))
-            for _ in range(18_000)
-        ).ljust(1 << 17, b"\x90")
-        + table,
-        "calls": b"".join(
-            b"\xe8" + struct.pack("<i", 5 * (rng.randrange(50_000) - i - 1)) for i in range(50_000)
-        )
-        + b"\xeb\x80",
-    }
+    jumps = b"".join(
+        b"\xff\x24\xc5" + struct.pack("<I", base + (1 << 17) + 8 * rng.randrange(1 << 14))
+        for _ in range(18_000)
+    )
+    return jumps.ljust(1 << 17, b"\x90") + table
 
 
-@pytest.mark.parametrize("kind", hostile())
+HOSTILE: dict[str, Callable[[random.Random], bytes]] = {
+    "random": lambda rng: rng.randbytes(HOSTILE_BYTES),
+    "short jumps": lambda rng: bytes(b for _ in range(1 << 16) for b in (0x74, rng.randrange(256) & 0xFE)),
+    "long jumps": lambda rng: b"".join(
+        b"\x0f\x84" + struct.pack("<i", 6 * (rng.randrange(43_000) - i - 1)) for i in range(43_000)
+    ),
+    "ladder": ladder,
+    "one exit": lambda _: b"".join(
+        b"\x0f\x84" + struct.pack("<i", HOSTILE_BYTES - 6 * (i + 1) - 4) for i in range(43_000)
+    ),
+    "deep nest": lambda _: (
+        b"\x90" * 30_000 + b"".join(b"\x0f\x84" + struct.pack("<i", -(7 * i + 6 + 1)) for i in range(30_000))
+    ),
+    "jumps through tables": jumps_through_tables,
+    "calls": lambda rng: (
+        b"".join(b"\xe8" + struct.pack("<i", 5 * (rng.randrange(50_000) - i - 1)) for i in range(50_000))
+        + b"\xeb\x80"
+    ),
+}
+"""Functions of the largest size that is looked at, each bad in its way."""
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_functions_take_bounded_time(kind: str) -> None:
     pytest.importorskip("capstone", reason="capstone is not installed")
-    code = hostile()[kind][: 1 << 18]
+    code = HOSTILE[kind](random.Random(8))[:HOSTILE_BYTES]
     begin = time.process_time()
     nest = loops_in(code)
     assert time.process_time() - begin < 8  # measured: at most 1.5

@@ -15,6 +15,7 @@ import parts
 
 TESTS = Path(__file__).resolve().parents[1]
 CONFTEST = """
+from pathlib import Path
 import pytest, parts
 other = pytest.StashKey()
 def pytest_addoption(parser):
@@ -22,6 +23,9 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     parts.forget(config)
     config.stash[other] = parts.take(config)
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    parts.divide(items, Path(__file__).parent)
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
     parts.leave(config, terminalreporter.stats, exitstatus)
     parts.add(terminalreporter.stats, config.stash[other])
@@ -80,6 +84,33 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
 def test_who_needs_the_machine(folder: str, nearest_first: list[str], alone: bool) -> None:
     item: Any = SimpleNamespace(iter_markers=lambda: [SimpleNamespace(name=one) for one in nearest_first])
     assert parts.needs_the_machine(item, folder) is alone
+
+
+MARKED = """
+import pytest
+pytestmark = pytest.mark.alone
+def test_one(): pass
+@pytest.mark.beside
+def test_other(): pass
+"""
+
+
+def test_each_test_is_in_one_part(tmp_path: Path) -> None:
+    """Also one of a module whose mark says otherwise."""
+    (tmp_path / "kernel").mkdir()
+    (tmp_path / "kernel/test_marked.py").write_text(MARKED)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    for expression, name in ((parts.SECOND_PART, "test_one"), (parts.FIRST_PART, "test_other")):
+        code, text = run(tmp_path, "-p", "no:xdist", "--collect-only", "-m", expression)
+        assert code == 0 and [line for line in text.splitlines() if "::" in line] == [
+            f"kernel/test_marked.py::{name}"
+        ], text
+
+
+def test_make_runs_both_parts() -> None:
+    commands = (TESTS.parent / "Makefile").read_text()
+    for expression in (parts.FIRST_PART, parts.SECOND_PART):
+        assert f'-m "{expression}"' in commands
 
 
 @pytest.fixture
