@@ -226,7 +226,7 @@ class RecentProfiles:
             count = sum(one.samples for one in process.intervals)
             comm = last.head.process.comm
             entry = ProfileEntry(pid, comm, process.labels.uid, first.start_time_s, duration_s, count)
-            found.append((last.end_s, entry))
+            found.append((last.ended_s, entry))
         return tuple(entry for _, entry in sorted(found, key=lambda item: -item[0]))
 
     def profile(
@@ -397,10 +397,6 @@ class _Interval:
     def head(self) -> Profile:
         """The profile without its samples."""
         return self.part.head
-
-    @property
-    def end_s(self) -> float:
-        return self.head.start_time_s + self.head.duration_s
 
     def add_to(self, sums: defaultdict[int, Metrics]) -> None:
         """Add the rows to the sums by number of identity. By column: that is twice as fast as row by row."""
