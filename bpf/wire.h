@@ -70,6 +70,7 @@ enum awaited {
 	AWAITS_ANSWER = 3,	/* on a connection that it has made */
 	AWAITS_PIPE = 4,	/* what another process writes, or reads: it looks at nothing but pipes */
 	AWAITS_THAW = 7,	/* that its control group goes on, or the machine. Those between are not known here */
+	AWAITS_CHILD = 8,	/* the end of a process: it looks at that, or at the signal that tells of it */
 };
 
 /* How far it is known what a thread does where no frame of it tells. */

@@ -82,7 +82,7 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "LETS_GO": records.LETS_GO, "LOADS_ONCE": records.LOADS_ONCE,
         "AWAITS_UNKNOWN": model.AWAITS_UNKNOWN, "AWAITS_GIL": model.AWAITS_GIL,
         "AWAITS_TIME": model.AWAITS_TIME, "AWAITS_ANSWER": model.AWAITS_ANSWER,
-        "AWAITS_PIPE": model.AWAITS_PIPE,
+        "AWAITS_PIPE": model.AWAITS_PIPE, "AWAITS_CHILD": model.AWAITS_CHILD,
         "RECORD_CUT": records.RECORD_CUT, "MAX_WAIT_RANGES": records.MAX_WAIT_RANGES,
         "MAX_LIBC_RANGES": records.MAX_LIBC_RANGES,
         "COMMAND_RECOUNT": records.COMMAND_RECOUNT,
