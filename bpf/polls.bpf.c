@@ -6,8 +6,12 @@
  * clients with a timeout do, and those that are written around a loop of events; for a pipe, if it looks at nothing but
  * pipes that lead to other processes, as who collects what its children write; and for the end of a child, if it looks at
  * nothing else from outside than that (`pidfd`, or SIGCHLD by `signalfd`). All else, above all what a server looks at, may be
- * a request. The rules are those of parprof/process/polled.py.
+ * a request. And who reads from the end of a pair of sockets, which are a pipe for both directions, waits for a pipe. The
+ * rules are those of parprof/process/polled.py.
  */
+#define READ_CALL 0
+#define RECVFROM_CALL 45
+#define RECVMSG_CALL 47
 #define POLL_CALL 7
 #define SELECT_CALL 23
 #define PSELECT_CALL 270
@@ -318,7 +322,24 @@ u64 look_at_epoll(u64 given)
 
 static u64 (*call_look_at_epoll)(struct poll_look *look) = (void *)SHARED_look_at_epoll;
 
-/* What the current thread waits for that has entered the kernel with these registers, by this call. */
+/* Whether this call reads from one file. */
+static __always_inline int is_read(u64 call)
+{
+	return call == READ_CALL || call == RECVFROM_CALL || call == RECVMSG_CALL;
+}
+
+/* What the current thread waits for that has called that with these registers. */
+static __always_inline u8 awaited_of_read(struct pt_regs *regs)
+{
+	struct poll_look look = {};
+
+	bpf_probe_read_kernel(&look.fd, sizeof(look.fd), &regs->di);
+	look.fd = (u32)look.fd;
+	look.file = open_file((u32)look.fd);
+	return look.file && call_kind_polled(&look) == POLLED_OTHER ? AWAITS_PIPE : AWAITS_UNKNOWN;
+}
+
+/* The same of one that has entered the kernel by any other call. */
 static __always_inline u8 awaited_outside(struct pt_regs *regs, u64 call)
 {
 	struct poll_look look = {};

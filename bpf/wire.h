@@ -195,6 +195,7 @@ struct wait_site {
 	u64 hits;
 	u64 walked_ns;		/* when that was */
 	struct behind behind;
+	u64 awaits;		/* AWAITS_PIPE if it was one then that was read from, by whatever call; else 0 */
 };
 
 #define SAMPLE_NO_INTERRUPT 0x100	/* of a sample's cookie, beside the event's index: the kernel counts that event as it makes it */

@@ -19,7 +19,7 @@ import pytest
 from parprof.model import AWAITS_ANSWER, AWAITS_CHILD, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
 from parprof.process.polled import awaited
 
-POLL, SELECT, READ = 7, 23, 0
+POLL, SELECT, READ, RECVFROM, RECVMSG = 7, 23, 0, 45, 47
 AT = 0x1000
 """Where the list or the set is."""
 
@@ -97,6 +97,9 @@ class Files:
             hex(AT if is_timed else 0),
         ]
         return awaited(self.pid, words, lambda at, size: memory[at - AT : at - AT + size])
+
+    def of_read(self, fd: int, call: int = READ) -> int:
+        return awaited(self.pid, [str(call), hex(fd), hex(AT), "0x10"], lambda at, size: b"")
 
 
 def _timer() -> int:
@@ -194,6 +197,22 @@ def test_who_looks_at_the_end_of_a_child_alone_waits_for_that(of: Of, files: Fil
         assert of(files, tells, files.pipe) == AWAITS_PIPE
         assert of(files, tells, files.client) == AWAITS_ANSWER
     assert of(files, files.signals) == AWAITS_UNKNOWN
+
+
+@pytest.mark.parametrize("call", [READ, RECVFROM, RECVMSG])
+def test_who_reads_from_one_of_a_pair_of_sockets_waits_for_a_pipe(call: int, files: Files) -> None:
+    """Of all else the kernel's functions tell."""
+    assert files.of_read(files.pair, call) == AWAITS_PIPE
+    for fd in (
+        files.client,
+        files.accepted,
+        files.asks,
+        files.asked,
+        files.shows,
+        files.terminal,
+        files.gone,
+    ):
+        assert files.of_read(fd, call) == AWAITS_UNKNOWN, fd
 
 
 def test_what_cannot_be_read_is_not_known(files: Files) -> None:

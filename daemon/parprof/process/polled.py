@@ -5,8 +5,8 @@ threads wake each other, and if all looks at nothing but timers; for an answer, 
 made itself, as clients with a timeout do, and those that are written around a loop of events; for a pipe, if it looks
 at nothing but pipes that lead to other processes, as who collects what its children write; and for the end of a child,
 if it looks at nothing else from outside than that (``pidfd``, or SIGCHLD by ``signalfd``). All else, above all what a
-server looks at, may be a request. The rules are those of ``bpf/polls.bpf.c``, which sees threads that fall asleep while
-we look.
+server looks at, may be a request. And who reads from the end of a pair of sockets, which are a pipe both ways, waits
+for a pipe. The rules are those of ``bpf/polls.bpf.c``, which sees threads that fall asleep while we look.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from pathlib import Path
 
 from parprof.model import AWAITS_ANSWER, AWAITS_CHILD, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
 from parprof.patterns import regex
-from parprof.process.unix_peers import asks_a_server
+from parprof.process.unix_peers import asks_a_server, is_of_a_pair
 
 _POLL = 7
 _POLLS, _SELECTS, _EPOLLS = frozenset((_POLL, 271)), frozenset((23, 270)), frozenset((232, 281, 441))
 """Numbers of system calls: poll and ppoll, select and pselect6, epoll_wait, epoll_pwait and epoll_pwait2."""
+_READS = frozenset((0, 45, 47))
+"""read, recvfrom and recvmsg."""
 _MOST = 3
 """Files. Who looks at more serves somebody."""
 _MOST_KEPT = 16
@@ -58,6 +60,8 @@ def awaited(pid: int, words: list[str], read_memory: Callable[[int, int], bytes]
     ``/proc/PID/task/TID/syscall``."""
     with suppress(OSError, ValueError, struct.error):
         call, first, second, third = int(words[0]), *(int(word, 16) for word in words[1:4])
+        if call in _READS:
+            return AWAITS_PIPE if _reads_from_pair(pid, first) else AWAITS_UNKNOWN
         if call in _EPOLLS:
             return _of(pid, _kept(pid, first))
         if call not in _POLLS | _SELECTS:
@@ -137,6 +141,16 @@ def _is_for_time(pid: int, files: Iterable[int], *, is_timed: bool) -> bool:
     """Whether nothing ends that but time, as a rule: timers do, or a limit where threads of its own may wake it up."""
     kinds = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in files}
     return kinds == {_TIMER} or (is_timed and kinds <= {_TIMER, _COUNTER})
+
+
+def _reads_from_pair(pid: int, fd: int) -> bool:
+    """Whether a file is the end of a pair of sockets."""
+    found = _SOCKET.fullmatch(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    rows = _rows(pid, "unix") if found else []
+    has_name = [
+        len(words) > _INODE_OF_UNIX + 1 for words in rows if found and found[1] in words[_INODE_OF_UNIX:]
+    ]
+    return found is not None and has_name == [False] and is_of_a_pair(pid, int(found[1]))
 
 
 def _is_of_child(pid: int, fd: int, link: str) -> bool:
