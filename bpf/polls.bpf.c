@@ -4,9 +4,14 @@
  * pass, if poll() or select() looks at no file, or for a time at nothing but counters (eventfd), by which threads wake each
  * other, and if all looks at nothing but timers; for an answer, if it looks at a connection that it has made itself, as
  * clients with a timeout do, and those that are written around a loop of events; for a pipe, if it looks at nothing but
- * pipes that lead to other processes, as who collects what its children write. All else, above all what a server looks
- * at, may be a request. The rules are those of parprof/process/polled.py.
+ * pipes that lead to other processes, as who collects what its children write; and for the end of a child, if it looks at
+ * nothing else from outside than that (`pidfd`, or SIGCHLD by `signalfd`). All else, above all what a server looks at, may be
+ * a request. And who reads from the end of a pair of sockets, which are a pipe for both directions, waits for a pipe. The
+ * rules are those of parprof/process/polled.py.
  */
+#define READ_CALL 0
+#define RECVFROM_CALL 45
+#define RECVMSG_CALL 47
 #define POLL_CALL 7
 #define SELECT_CALL 23
 #define PSELECT_CALL 270
@@ -26,6 +31,10 @@
 #define INTERNET_4 2
 #define INTERNET_6 10
 #define LISTENS 10
+#define NAME_OF_PIDFD 0x005d64666469705bULL	/* [pidfd] */
+#define PIDFS 0x50494446	/* where these have no name, but a file system of their own: since Linux 6.9 */
+#define CHILD_ENDS (1ULL << 16)	/* SIGCHLD, and the signals that end a process: SIGHUP, SIGINT, SIGQUIT and SIGTERM */
+#define SELF_ENDS (1ULL | 1ULL << 1 | 1ULL << 2 | 1ULL << 14)
 
 /* What files are together is the bits of each. */
 enum polled {
@@ -33,9 +42,10 @@ enum polled {
 	POLLED_ANSWER = 1,
 	POLLED_REQUEST = 2,
 	POLLED_PIPE = 4,
-	POLLED_EVENTS = 8,	/* signals, other processes: no pipe, so not pipes alone */
+	POLLED_EVENTS = 8,	/* signals, say: no pipe, so not pipes alone */
 	POLLED_TIMER = 16,
 	POLLED_COUNTER = 32,
+	POLLED_CHILD = 128,
 };
 
 #ifdef TASK_FILES
@@ -109,6 +119,18 @@ static __always_inline u64 kind_of_unix(u64 sock)
 }
 #endif
 
+/* Whether it is a process. */
+static __always_inline int is_process(u64 file, u64 name)
+{
+#ifdef SUPER_BLOCK_MAGIC
+	u64 super_block = kernel_word(kernel_word(file + POLLED_INODE) + POLLED_SUPER_BLOCK);
+
+	if (kernel_word(super_block + SUPER_BLOCK_MAGIC) == PIDFS)
+		return 1;
+#endif
+	return name == NAME_OF_PIDFD;
+}
+
 /* The same of a file that has no place in a file system, which is told by its name. */
 static __always_inline u64 kind_of_events(u64 file)
 {
@@ -119,6 +141,12 @@ static __always_inline u64 kind_of_events(u64 file)
 		return POLLED_TIMER;
 	if (name == 0x6466746e6576655bULL)	/* [eventfd] */
 		return POLLED_COUNTER;
+	if (is_process(file, name))
+		return POLLED_CHILD;
+	if (name == 0x666c616e6769735bULL) {	/* [signalfd]: what it has is what it leaves out */
+		name = ~kernel_word(kernel_word(file + POLLED_PRIVATE));
+		return (name & ~SELF_ENDS) == CHILD_ENDS ? POLLED_CHILD : POLLED_EVENTS;
+	}
 #endif
 	return POLLED_EVENTS;
 }
@@ -169,8 +197,10 @@ u64 kind_polled(u64 given)
 /* What is waited for at files that are all of this together. `is_timed`: for a time. */
 static __always_inline u64 awaited_of(u64 found, u64 is_timed)
 {
-	if ((found & ~POLLED_OTHER) == POLLED_PIPE)
+	if ((found & ~(POLLED_OTHER | POLLED_CHILD)) == POLLED_PIPE)
 		return AWAITS_PIPE;
+	if ((found & POLLED_CHILD) && !(found & (POLLED_ANSWER | POLLED_REQUEST | POLLED_PIPE | POLLED_EVENTS)))
+		return AWAITS_CHILD;
 	if (found == POLLED_TIMER || (is_timed && found && !(found & ~(POLLED_TIMER | POLLED_COUNTER))))
 		return AWAITS_TIME;
 	return (found & (POLLED_ANSWER | POLLED_REQUEST)) == POLLED_ANSWER ? AWAITS_ANSWER : AWAITS_UNKNOWN;
@@ -292,7 +322,24 @@ u64 look_at_epoll(u64 given)
 
 static u64 (*call_look_at_epoll)(struct poll_look *look) = (void *)SHARED_look_at_epoll;
 
-/* What the current thread waits for that has entered the kernel with these registers, by this call. */
+/* Whether this call reads from one file. */
+static __always_inline int is_read(u64 call)
+{
+	return call == READ_CALL || call == RECVFROM_CALL || call == RECVMSG_CALL;
+}
+
+/* What the current thread waits for that has called that with these registers. */
+static __always_inline u8 awaited_of_read(struct pt_regs *regs)
+{
+	struct poll_look look = {};
+
+	bpf_probe_read_kernel(&look.fd, sizeof(look.fd), &regs->di);
+	look.fd = (u32)look.fd;
+	look.file = open_file((u32)look.fd);
+	return look.file && call_kind_polled(&look) == POLLED_OTHER ? AWAITS_PIPE : AWAITS_UNKNOWN;
+}
+
+/* The same of one that has entered the kernel by any other call. */
 static __always_inline u8 awaited_outside(struct pt_regs *regs, u64 call)
 {
 	struct poll_look look = {};

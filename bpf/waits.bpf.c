@@ -120,6 +120,7 @@ static __always_inline int finish_wait(struct walk *w)
 		look_behind(w, &known->behind, known->user != fresh.user);
 		known->user = fresh.user;
 		known->kernel = fresh.kernel;
+		known->awaits = t && t->awaits == AWAITS_PIPE ? AWAITS_PIPE : AWAITS_UNKNOWN;
 		known->walked_ns = w->begun_ns;
 		known->hits++;
 	}
@@ -200,7 +201,7 @@ int on_wait_seek(struct bpf_raw_tracepoint_args *ctx)
 
 /* Whether the wait at this place is to be walked; if not, its stacks are those that are known, if any. A place that nobody
  * knows may be the one long wait among many: it is walked even where all time is used up, if not too often. */
-static __always_inline int is_to_be_walked(struct thread *t, struct process *p, u64 place)
+static __always_inline int is_to_be_walked(struct thread *t, struct process *p, u64 place, u64 call)
 {
 	struct wait_site *known = wait_sites.lookup(&place);
 	u64 user, kernel;
@@ -211,6 +212,8 @@ static __always_inline int is_to_be_walked(struct thread *t, struct process *p, 
 	kernel = known->kernel;
 	if (!sent_stacks.lookup(&user) || (kernel && !sent_stacks.lookup(&kernel)))	/* Python has forgotten it */
 		return affords_walk(p);
+	if (!t->awaits && is_read(call))
+		t->awaits = known->awaits;
 	place_wait(t, user, kernel);
 	known->hits++;
 	return affords_walk(p) && is_due(known->hits, t->wait_since_ns - known->walked_ns);
@@ -275,13 +278,15 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 	if (now - slept_ns > FURTHER_WAITS_NS)
 		place = mix(place, further_place(w)) | 1;
 	place = place_behind(w, python_place(w, place), 1, p->left_ns > 0);
-	if (!is_to_be_walked(t, p, place)) {
+	if (!is_to_be_walked(t, p, place, call)) {
 		if (!t->wait_user)
 			count(STAT_PLACELESS_WAITS);
 		meter_end(m, METER_WAIT, begun);
 		pay(p, m, METER_WAIT, COST_WAIT, 0, luck, tgid, tid);
 		return;
 	}
+	if (is_read(call) && t->awaits != AWAITS_THAW)	/* as seldom as walks: it reads a dozen words of the kernel */
+		t->awaits = awaited_of_read(regs);
 	t->wait_walked_ns = t->wait_since_ns;
 	w->creation = place;
 	w->key.kernel = capture(ctx, w, 0, END_KERNEL);

@@ -71,6 +71,7 @@ enum awaited {
 	AWAITS_ANSWER = 3,	/* on a connection that it has made */
 	AWAITS_PIPE = 4,	/* what another process writes, or reads: it looks at nothing but pipes */
 	AWAITS_THAW = 7,	/* that its control group goes on, or the machine. Those between are not known here */
+	AWAITS_CHILD = 8,	/* the end of a process: it looks at that, or at the signal that tells of it */
 };
 
 /* How far it is known what a thread does where no frame of it tells. */
@@ -195,6 +196,7 @@ struct wait_site {
 	u64 hits;
 	u64 walked_ns;		/* when that was */
 	struct behind behind;
+	u64 awaits;		/* AWAITS_PIPE if it was one then that was read from, by whatever call; else 0 */
 };
 
 #define SAMPLE_NO_INTERRUPT 0x100	/* of a sample's cookie, beside the event's index: the kernel counts that event as it makes it */

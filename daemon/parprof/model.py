@@ -44,11 +44,13 @@ ACTIVATION = 254
     AWAITS_DEADLOCK,
     AWAITS_LOCKED,
     AWAITS_THAW,
-) = range(8)
+    AWAITS_CHILD,
+) = range(9)
 """What a wait is for (``enum awaited``): what the functions of the kernel tell; the lock of a Python interpreter;
 nothing but time; somebody's answer, on a connection that the waiter has made; pipes of other processes. From outside
 alone, of threads that sleep (`parprof.session.asleep`): a mutex whose owner waits for this thread; anything, by one
-that has a mutex which others wait for. Then again from the programs: the end of a freeze."""
+that has a mutex which others wait for. Then again from the programs: the end of a freeze; that of another process, by
+a file that tells of it."""
 
 SEVERAL_THREADS = 0
 """In place of a thread's id: nobody knows which, or those that only slept, put together (`parprof.facts.sleepers`)."""

@@ -298,6 +298,7 @@ def test_the_clock_is_set(tmp_path: Path, spinner: Path) -> None:
             assert 0 <= entry["duration_s"] < 60, "time that did not pass"
             assert daemon.get(f"/profiles/{target.pid}.pb.gz?seconds=5")[0] == daemon.get("/")[0] == 200
             (row,) = json.loads(daemon.parprof("top", "--once", "--json").stdout)["processes"]
+            assert 0 < row["interval_s"] < 300, "the same"
             assert row["pid"] == target.pid
 
 

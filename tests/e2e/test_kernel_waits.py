@@ -24,6 +24,7 @@ KINDS = {
     "splice": WaitKind.PIPE,
     "vmsplice": WaitKind.PIPE,
     "write": WaitKind.PIPE,
+    "recv": WaitKind.PIPE,
     "open": WaitKind.PIPE,
     "msgsnd": WaitKind.PIPE,
     "mq_send": WaitKind.PIPE,

@@ -203,6 +203,21 @@ def test_who_collects_what_a_child_writes_waits_for_a_pipe(tmp_path: Path) -> No
     assert (cause["kind"], cause["function"]) == ("stall", "naps_as_child")
 
 
+def test_who_waits_for_the_end_of_a_child_waits_for_no_request(tmp_path: Path) -> None:
+    with listener() as server:
+        report, told = recorded(tmp_path / "polls.pb.gz", "ends", server)
+    for function in ("awaits_by_pidfd", "awaits_by_epoll", "awaits_by_signal"):
+        kinds = {
+            path["frames"][-1]
+            for path in report["paths"]
+            if function in path["frames"] and path["wait_s"] > 0.1
+        }
+        assert kinds == {"[waits: child]"}, function
+        assert of(report, function, "wait_s") == pytest.approx(told[function], rel=0.03)
+    cause = report["causes"][0]
+    assert (cause["kind"], cause["function"]) == ("stall", "naps_as_child")
+
+
 def test_a_lock_of_another_process_is_no_request(tmp_path: Path) -> None:
     with listener() as server:
         report, told = recorded(tmp_path / "polls.pb.gz", "locks", server)

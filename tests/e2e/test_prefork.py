@@ -24,7 +24,7 @@ def core_time_s(report: dict[str, Any]) -> float:
     return float(report["process"]["cores"] * report["duration_s"])
 
 
-@pytest.mark.parametrize("waits", ["queue", "event", "sleep"])
+@pytest.mark.parametrize("waits", ["queue", "event", "sleep", "pings"])
 def test_a_server_of_several_processes_without_requests_names_nobody(tmp_path: Path, waits: str) -> None:
     profile = tmp_path / "prefork.pb.gz"
     command = [*record_command(profile), PYTHON, str(SERVER), waits, "4"]

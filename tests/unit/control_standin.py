@@ -35,6 +35,7 @@ def process(pid: int, uid: int = 0, comm: str = "heat", **changes: Any) -> Proce
         n_w_source="exact",
         cores=4,
         started_s=1e9,
+        begun_s=5000.0,
         threads={"working": 3, "spinning": 1, "blocked": 0},
         n_working=3,
         totals=Metrics(1000, 3e9, 1e9, 5e8, 2.5e8, unused_ns=1e9),
@@ -67,7 +68,7 @@ class StandInService:
         self.profiles_taken: list[Future[Profile]] = []
         self.delay_profile = False
         self.fail: Exception | None = None
-        self.time_s = 1e9 + 60
+        self.time_s, self.clock_s = 1e9 + 60, 5060.0
 
     def snapshot(self) -> Snapshot:
         if self.fail:
@@ -75,6 +76,8 @@ class StandInService:
         return Snapshot(
             time_s=self.time_s,
             started_s=1e9,
+            clock_s=self.clock_s,
+            begun_s=5000.0,
             processes=tuple(self.processes.values()),
             frequency_hz=99,
             samples=12345,

@@ -32,6 +32,8 @@ from profiles import heat
 
 CORES = 8
 STEP_S = 5.0
+BEGUN_S = 5000.0
+"""When it started, CLOCK_MONOTONIC."""
 UNUSED_SHARE = 0.25
 """Of idleness, the rest of which other programs had."""
 KEPT_NUMBERS = (3, 8)
@@ -61,7 +63,7 @@ class Program:
     levels_s: tuple[float, ...] = NONE
     is_parallel: bool = True
 
-    def run(self, seconds: float, now_s: float) -> None:
+    def run(self, seconds: float, clock_s: float) -> None:
         """Live for some time."""
         self.age_s += seconds
         n_working = self.mean_n_working + self.swing * math.sin(self.age_s / 40 + self.pid)
@@ -93,9 +95,9 @@ class Program:
         level = max(at for at, first in enumerate(FIRST_OF_LEVEL) if first <= self.n_working)
         self.levels_s = tuple(took + seconds * (at == level) for at, took in enumerate(self.levels_s))
         efficiency = 0.95 * spent.work_ns / spent.effort_ns
-        self.history = (*self.history, Recent(now_s, n_working, efficiency))[-120:]
+        self.history = (*self.history, Recent(clock_s, n_working, efficiency))[-120:]
 
-    def snapshot(self, started_s: float) -> ProcessSnapshot:
+    def snapshot(self, started_s: float, begun_s: float = BEGUN_S) -> ProcessSnapshot:
         """What the daemon would say of it."""
         spinning = 1 if self.n_working < CORES else 0
         return ProcessSnapshot(
@@ -106,6 +108,7 @@ class Program:
             n_w_source=self.n_w_source,
             cores=CORES,
             started_s=started_s,
+            begun_s=begun_s,
             threads={
                 "working": self.n_working,
                 "spinning": spinning,
@@ -141,6 +144,7 @@ class StandInService:
         self.ended_levels_s = NONE
         self.started_s = time.time() - 100 * STEP_S
         self.now_s = self.started_s
+        self.passed_s = 0.0
         self.unhealthy = self.not_ready = ""
         self.pending: list[Future[Profile]] = []
         self.asked: list[tuple[int, tuple[int, int] | None]] = []
@@ -158,14 +162,20 @@ class StandInService:
         self._snapshot = self._make()
         self.advance(STEP_S, steps=100)
 
+    @property
+    def clock_s(self) -> float:
+        """CLOCK_MONOTONIC now."""
+        return BEGUN_S + self.passed_s
+
     def advance(self, seconds: float, steps: int = 1) -> None:
         """Let time pass, in steps, and make a new snapshot."""
         for _ in range(steps):
             self.now_s += seconds
+            self.passed_s += seconds
             self.idle_s += seconds
             for program in self.programs:
                 before = program.totals.samples
-                program.run(seconds, self.now_s)
+                program.run(seconds, self.clock_s)
                 self.samples += program.totals.samples - before
             self.probe_hits["libgomp"] += round(100 * seconds)
             self.lost["ring_full"] += 1
@@ -175,8 +185,8 @@ class StandInService:
             total = self.ended.copy()
             for program in self.programs:
                 total.add(program.totals)
-            cost_s = 0.002 * CORES * (self.now_s - self.started_s)
-            self.past.add(point_of(self.now_s, total, self.idle_s, cost_s, sum(self.lost.values())))
+            cost_s = 0.002 * CORES * self.passed_s
+            self.past.add(point_of(self.clock_s, total, self.idle_s, cost_s, sum(self.lost.values())))
         self._snapshot = self._make()
 
     def end(self, pid: int) -> None:
@@ -215,6 +225,8 @@ class StandInService:
         return Snapshot(
             time_s=self.now_s,
             started_s=self.started_s,
+            clock_s=self.clock_s,
+            begun_s=BEGUN_S,
             processes=tuple(program.snapshot(self.started_s) for program in self.programs),
             frequency_hz=99,
             samples=self.samples,

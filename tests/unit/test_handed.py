@@ -211,6 +211,14 @@ def test_who_looks_after_processes_that_wait_for_requests_has_nothing_to_do(wait
     assert told(row(waits, 7, wait=900, stall=1700), *before(7), *serving) == (20, 1760)
 
 
+def test_so_has_one_that_asks_them_whether_they_are_alive() -> None:
+    """And a thread of each answers, which reads from a pair of sockets; at first they take long (uvicorn's)."""
+    serving = [row("serve; select; [waits: requests]", pid, wait=930, stall=10, pid=pid) for pid in (8, 9)]
+    answers = [row("pong; recv; [waits: pipe]", pid + 20, wait=930, stall=300, pid=pid) for pid in (8, 9)]
+    asks = row("ping; poll; [waits: requests]", 7, wait=120)
+    assert told(row(LOOKS_AFTER, 7, wait=800, stall=1100), asks, *serving, *answers) == (20, 1700)
+
+
 @pytest.mark.parametrize(
     "rows",
     [

@@ -20,8 +20,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from parprof.exporters.webpage import WebPage, duration, percentage
 from parprof.metrics import UNUSED, Metrics
 from parprof.service.http import status_page
+from parprof.service.http.process_page import process_page
 from parprof.service.http.sparkline import MAX_POINTS, WIDTH, sparkline
 from parprof.service.model import FunctionUse, Labels, Recent
+from profiles import heat
 from stand_in_service import Program, StandInService
 
 BAD = "</title></style><script>alert(1)</script><img src=x onerror=alert(1)>\"'&\x1b\ufffe\udce9"
@@ -110,7 +112,7 @@ def test_cards() -> None:
     """What is held against what: cost against the budget, what is left idle against the machine."""
     service = StandInService([Program(42, "heat", 4, 0)])
     snapshot = service.snapshot()
-    seconds = snapshot.time_s - snapshot.started_s
+    seconds = snapshot.watched_s
     found = cards(service, idle_s=3 * seconds, cores=8, lost={"ring_full": 1200, "settling": 34, "none": 0})
     assert list(found) == ["efficiency", "cores really idle", "cost", "lost"]
     value, told = found["cores really idle"]
@@ -121,8 +123,22 @@ def test_cards() -> None:
     assert (value, snapshot.budget_ratio) == ("0.20 %", 0.01)
     assert 'class="taken" width="20.0%"' in told and "budget 1.0 %" in told
     assert 'class="beyond" width="100.0%"' in cards(service, cost_ratio=0.02)["cost"][1]
-    empty = cards(service, processes=(), ended=Metrics(), lost={}, time_s=snapshot.started_s)
+    empty = cards(service, processes=(), ended=Metrics(), lost={}, clock_s=snapshot.begun_s)
     assert empty["efficiency"][0] == "–" and "nothing" in empty["lost"][1]
+
+
+@pytest.mark.parametrize("jump_s", [3600, -3600])
+def test_a_wall_clock_that_is_set_changes_no_number(jump_s: int) -> None:
+    """Nor does time asleep, over which that clock goes on."""
+    service = StandInService([Program(42, "heat")])
+    before = service.snapshot()
+    jumped = replace(before, time_s=before.time_s + jump_s)
+    assert cards(service) == cards(service, time_s=jumped.time_s)
+    one = before.processes[0]
+    pages = [process_page(heat(), one, it, []).html() for it in (before, jumped)]
+    assert pages[0] == pages[1]
+    text = status_page.status_page(jumped, (), {}).html()
+    assert "watching for 8.3 min" in text and "<polyline" in text.split("<table", 1)[1], "its sparkline"
 
 
 def test_efficiency_is_by_what_was_really_idle() -> None:

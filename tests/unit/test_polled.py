@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -15,10 +16,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from parprof.model import AWAITS_ANSWER, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
+from parprof.model import AWAITS_ANSWER, AWAITS_CHILD, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
 from parprof.process.polled import awaited
 
-POLL, SELECT, READ = 7, 23, 0
+POLL, SELECT, READ, RECVFROM, RECVMSG = 7, 23, 0, 45, 47
 AT = 0x1000
 """Where the list or the set is."""
 
@@ -40,8 +41,10 @@ class Files:
         pipe, writes = os.pipe()
         own_pipe, own_end = os.pipe()
         terminal, follows = os.openpty()
-        counter, timer = os.eventfd(0), _timer()
-        for fd in (pipe, writes, own_pipe, own_end, terminal, follows, counter, timer):
+        counter, timer, child = os.eventfd(0), _timer(), os.pidfd_open(os.getpid())
+        ends, signals = _signals(signal.SIGCHLD, signal.SIGTERM), _signals(signal.SIGCHLD, signal.SIGUSR1)
+        kept = (counter, timer, child, ends, signals)
+        for fd in (pipe, writes, own_pipe, own_end, terminal, follows, *kept):
             stack.callback(os.close, fd)
         pair, other_end = socket.socketpair()
         named, asks, asked = _by_name(stack, f"\0parprof {os.getpid()}")
@@ -49,7 +52,7 @@ class Files:
         for end in (pair, other_end):
             stack.enter_context(end)
         sockets = (server, client, accepted, pair, named, asks, asked, desktop, shows, shown)
-        ours = (*(each.fileno() for each in sockets), pipe, terminal, own_pipe, own_end, counter, timer)
+        ours = (*(each.fileno() for each in sockets), pipe, terminal, own_pipe, own_end, *kept)
         self.listener, self.client, self.accepted, self.pair, *numbers = range(10, 10 + len(ours))
         (
             self.named,
@@ -63,7 +66,7 @@ class Files:
             self.own_pipe,
             *numbers,
         ) = numbers
-        self.counter, self.timer = numbers[-2:]
+        self.counter, self.timer, self.child, self.ends, self.signals = numbers[-len(kept) :]
         self.gone = 10 + len(ours)
 
         def place() -> None:
@@ -95,10 +98,19 @@ class Files:
         ]
         return awaited(self.pid, words, lambda at, size: memory[at - AT : at - AT + size])
 
+    def of_read(self, fd: int, call: int = READ) -> int:
+        return awaited(self.pid, [str(call), hex(fd), hex(AT), "0x10"], lambda at, size: b"")
+
 
 def _timer() -> int:
     """A file that tells when its time is over. Python has a function for it from version 3.13 on."""
     return int(ctypes.CDLL(None, use_errno=True).timerfd_create(time.CLOCK_MONOTONIC, 0))
+
+
+def _signals(*ones: signal.Signals) -> int:
+    """A file that tells of these signals."""
+    mask = ctypes.c_uint64(sum(1 << one - 1 for one in ones))
+    return int(ctypes.CDLL(None, use_errno=True).syscall(289, -1, ctypes.byref(mask), 8, 0))
 
 
 def _by_name(stack: ExitStack, name: str) -> tuple[socket.socket, socket.socket, socket.socket]:
@@ -171,6 +183,36 @@ def test_who_looks_at_a_timer_or_for_a_time_at_what_its_own_threads_wake_it_by_w
     for besides in (files.listener, files.own_pipe, files.pair, files.accepted, files.terminal):
         assert of(files, files.counter, besides, is_timed=True) == AWAITS_UNKNOWN
         assert of(files, files.timer, besides) == AWAITS_UNKNOWN
+
+
+@pytest.mark.parametrize("of", [Files.of_poll, Files.of_select])
+def test_who_looks_at_the_end_of_a_child_alone_waits_for_that(of: Of, files: Files) -> None:
+    """Whatever wakes it beside that from inside, or tells it to end."""
+    for tells in (files.child, files.ends):
+        assert of(files, tells) == of(files, files.child, files.ends) == AWAITS_CHILD
+        for besides in (files.counter, files.timer, files.pair, files.own_pipe):
+            assert of(files, tells, besides) == of(files, tells, besides, is_timed=True) == AWAITS_CHILD
+        for besides in (files.listener, files.accepted, files.terminal, files.signals):
+            assert of(files, tells, besides) == AWAITS_UNKNOWN, besides
+        assert of(files, tells, files.pipe) == AWAITS_PIPE
+        assert of(files, tells, files.client) == AWAITS_ANSWER
+    assert of(files, files.signals) == AWAITS_UNKNOWN
+
+
+@pytest.mark.parametrize("call", [READ, RECVFROM, RECVMSG])
+def test_who_reads_from_one_of_a_pair_of_sockets_waits_for_a_pipe(call: int, files: Files) -> None:
+    """Of all else the kernel's functions tell."""
+    assert files.of_read(files.pair, call) == AWAITS_PIPE
+    for fd in (
+        files.client,
+        files.accepted,
+        files.asks,
+        files.asked,
+        files.shows,
+        files.terminal,
+        files.gone,
+    ):
+        assert files.of_read(fd, call) == AWAITS_UNKNOWN, fd
 
 
 def test_what_cannot_be_read_is_not_known(files: Files) -> None:

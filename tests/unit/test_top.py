@@ -58,6 +58,7 @@ def later(service: StandInService, seconds: float, **more: float) -> None:
     totals = one.totals.copy()
     totals.add(Metrics(**more))  # type: ignore[arg-type]
     service.time_s += seconds
+    service.clock_s += seconds
     service.processes[ME] = replace(one, totals=totals)
 
 
@@ -106,6 +107,27 @@ def test_an_interval(service: StandInService, tmp_path: Path) -> None:
         (use,) = feed.uses("idleness")
         assert (use[WORK], use.efficiency) == (0.0, None)
         feed.close()
+
+
+@pytest.mark.parametrize("jump_s", [3600, -3600])
+def test_the_wall_clock_is_set_between_two_looks(
+    service: StandInService, tmp_path: Path, capsys: pytest.CaptureFixture[str], jump_s: int
+) -> None:
+    """Or the machine slept, and that clock went on."""
+    with serving(service, tmp_path) as path:
+        feed = Feed(path)
+        feed.refresh()
+        service.time_s += jump_s
+        later(service, 2.0, work_ns=6e9)
+        feed.refresh()
+        (use,) = feed.uses("idleness")
+        assert (use.interval_s, use[WORK]) == (2.0, 3.0)
+        feed.close()
+        assert run(TopCommand(), "--once", "--json", "--socket", path) == 0
+        (data,) = json.loads(capsys.readouterr().out)["processes"]
+        assert data["interval_s"] == 62, "since it was first watched"
+        assert run(StatusCommand(), "--json", "--socket", path) == 0
+        assert json.loads(capsys.readouterr().out)["watched_s"] == 62
 
 
 def functions(**idleness_s: float) -> tuple[FunctionUse, ...]:
@@ -169,7 +191,10 @@ def test_a_new_process_with_an_old_pid_starts_anew(service: StandInService, tmp_
         feed = Feed(path)
         feed.refresh()
         service.time_s += 2
-        service.processes[ME] = process(ME, USER, started_s=service.time_s - 1, totals=Metrics(1, 5e8))
+        service.clock_s += 2
+        service.processes[ME] = process(
+            ME, USER, started_s=service.time_s - 1, begun_s=service.clock_s - 1, totals=Metrics(1, 5e8)
+        )
         feed.refresh()
         (use,) = feed.uses("work")
         assert (use.interval_s, use[WORK]) == (1.0, 0.5)
@@ -428,6 +453,8 @@ def test_an_unwell_daemon_is_a_failure(
 def test_strange_times_are_said_to_be_strange() -> None:
     facts: dict[str, Any] = dict(described(pb.Status(started_time_s=1e300, time_s=0), "/x"))
     assert facts["since"] == "an unknown time (0 s)"
-    facts = dict(described(pb.Status(started_time_s=0, time_s=93784, processes=5, visible_processes=2), "/x"))
+    facts = dict(
+        described(pb.Status(started_time_s=0, watched_s=93784, processes=5, visible_processes=2), "/x")
+    )
     assert facts["since"].endswith("(1 d 2 h)")
     assert facts["watches"].startswith("5 processes (3 of them other users')")

@@ -18,6 +18,7 @@
 #include <sys/msg.h>
 #include <sys/sem.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -36,7 +37,7 @@ struct message {
 
 static volatile unsigned long sink;
 static char buffer[2 * FULL];
-static int file = -1, data[2], other[2], begun[2], counter, messages, semaphores, watch, signals;
+static int file = -1, data[2], other[2], pair[2], begun[2], counter, messages, semaphores, watch, signals;
 static uint32_t word;
 static mqd_t queue;
 static char path[] = "/tmp/kernel_waits-XXXXXX", lock_file[64], fifo[64];
@@ -151,6 +152,12 @@ static NOINLINE void waits_by_vmsplice(void)
 static NOINLINE void waits_by_write(void)
 {
 	check(write(data[1], buffer, FULL));
+	sink++;
+}
+
+static NOINLINE void waits_by_recv(void)
+{
+	check(recv(pair[0], buffer, 1, 0));
 	sink++;
 }
 
@@ -269,6 +276,11 @@ static void drains(void)
 {
 	for (long got = 0; got < FULL;)
 		got += read(data[0], buffer, sizeof(buffer));
+}
+
+static void writes_to_pair(void)
+{
+	check(write(pair[1], "x", 1));
 }
 
 static void opens(void)
@@ -421,6 +433,8 @@ static void for_data(void)
 	WAIT_BY(splice, NULL, writes);
 	WAIT_BY(vmsplice, NULL, drains);
 	WAIT_BY(write, NULL, drains);
+	check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	WAIT_BY(recv, NULL, writes_to_pair);
 	check(mkfifo(fifo, 0600));
 	WAIT_BY(open, NULL, opens);
 	unlink(fifo);

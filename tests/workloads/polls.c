@@ -16,6 +16,9 @@
 //     waits for it in waits_to_serve(), serves it for a tenth of a second, and answers. It ends after three.
 // child:        starts a child that sleeps for half a second in naps_as_child() before it writes, and waits for what it writes
 //     in collects_by_poll(), at two pipes; the same in collects_by_epoll(), beside a pair of sockets.
+// ends:         starts a child that sleeps for half a second in naps_as_child() and ends, and waits for that in
+//     awaits_by_pidfd(); in awaits_by_epoll(), beside a counter and a pair of sockets, as loops of events have them; and
+//     in awaits_by_signal(), at a file of SIGCHLD and the signals by which it is ended itself.
 // locks:        waits for half a second in epoll_wait(), in ProcSleep(), which is where PostgreSQL waits for a row that
 //     another process has.
 // Says "ready" when it waits for a peer, and at the end for how long as `function seconds`, without what it then waited
@@ -26,13 +29,16 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/select.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -251,6 +257,67 @@ static void collects(const char *name, void (*waits)(const int *))
 	waitpid(child, 0, 0);
 }
 
+static int pidfd_of(pid_t child)
+{
+	return (int)syscall(SYS_pidfd_open, child, 0);
+}
+
+static NOINLINE void awaits_by_pidfd(pid_t child)
+{
+	struct pollfd one = {.fd = pidfd_of(child), .events = POLLIN};
+
+	poll(&one, 1, 30000);
+	sink += 12;
+}
+
+static NOINLINE void awaits_by_epoll(pid_t child)
+{
+	int pair[2], files[3] = {pidfd_of(child), eventfd(0, 0)};
+	struct epoll_event found;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		exit(1);
+	files[2] = pair[0];
+	epoll_wait(watched_by_epoll(files, 3), &found, 1, 30000);
+	sink += 13;
+}
+
+static NOINLINE void awaits_by_signal(pid_t child)
+{
+	struct pollfd one = {.events = POLLIN};
+	sigset_t signals;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGCHLD);
+	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGTERM);
+	one.fd = signalfd(-1, &signals, 0);
+	poll(&one, 1, 30000);
+	sink += 14 + (child < 0);
+}
+
+static void awaits(const char *name, void (*waits)(pid_t))
+{
+	struct timespec at_once = {0};
+	double begun;
+	pid_t child;
+	sigset_t ended;
+
+	sigemptyset(&ended);
+	sigaddset(&ended, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &ended, 0);
+	begun = now();
+	child = fork();
+	if (!child) {
+		naps_as_child();
+		_exit(0);
+	}
+	waits(child);
+	told(name, begun);
+	waitpid(child, 0, 0);
+	sigtimedwait(&ended, 0, &at_once);
+}
+
 static NOINLINE void ProcSleep(void)
 {
 	struct epoll_event found;
@@ -447,13 +514,18 @@ int main(int argc, char **argv)
 		collects("collects_by_poll", collects_by_poll);
 		collects("collects_by_epoll", collects_by_epoll);
 		compute(0.3);
+	} else if (!strcmp(mode, "ends")) {
+		awaits("awaits_by_pidfd", awaits_by_pidfd);
+		awaits("awaits_by_epoll", awaits_by_epoll);
+		awaits("awaits_by_signal", awaits_by_signal);
+		compute(0.3);
 	} else if (!strcmp(mode, "locks")) {
 		begun = now();
 		ProcSleep();
 		told("ProcSleep", begun);
 		compute(0.3);
 	} else {
-		fprintf(stderr, "usage: %s poll|select|epoll|serves|loops|hands|naps|ticks|child|locks [PORT|PATH]\n", argv[0]);
+		fprintf(stderr, "usage: %s poll|select|epoll|serves|loops|hands|naps|ticks|child|ends|locks [PORT|PATH]\n", argv[0]);
 		return 2;
 	}
 	return 0;

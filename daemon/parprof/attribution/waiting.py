@@ -13,6 +13,7 @@ from itertools import dropwhile, islice, takewhile
 
 from parprof.model import (
     AWAITS_ANSWER,
+    AWAITS_CHILD,
     AWAITS_DEADLOCK,
     AWAITS_GIL,
     AWAITS_LOCKED,
@@ -100,6 +101,7 @@ KIND_AWAITED: Mapping[int, WaitKind] = {
     AWAITS_DEADLOCK: WaitKind.DEADLOCK,
     AWAITS_LOCKED: WaitKind.LOCKED,
     AWAITS_THAW: WaitKind.STOPPED,
+    AWAITS_CHILD: WaitKind.CHILD,
 }
 """By what is known of a wait beside the functions of the kernel."""
 

@@ -28,9 +28,11 @@ ThreadLabel = tuple[int, int, str]
 _FOR_TIME, _FOR_MORE = WaitKind.SLEEP.frame_name, WaitKind.CONDITION.frame_name
 _FOR_REQUESTS = WaitKind.REQUESTS.frame_name
 _IN_PASSING = frozenset(
-    kind.frame_name for kind in (WaitKind.LOCK, WaitKind.GIL, WaitKind.FAULT, WaitKind.OTHER)
+    kind.frame_name
+    for kind in (WaitKind.LOCK, WaitKind.GIL, WaitKind.FAULT, WaitKind.REQUESTS, WaitKind.OTHER)
 )
-"""Whoever wakes up may have to wait so."""
+"""Whoever wakes up may have to wait so; and who looks after others asks them whether they are there, which takes long
+while these start. No lateness of its own is in that: it sleeps for nearly all of the time none the less."""
 _ASKS = frozenset(kind.frame_name for kind in (WaitKind.PIPE, WaitKind.NETWORK))
 """Who waits so, be it for a moment, has asked somebody."""
 _BY_OTHERS = _ASKS | {kind.frame_name for kind in (WaitKind.REQUESTS, WaitKind.FILE, WaitKind.CHILD)}

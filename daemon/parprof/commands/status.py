@@ -52,7 +52,7 @@ def described(status: pb.Status, path: str) -> list[tuple[str, str]]:
         ("parprofd", f"{status.version} at {path}, {state}"),
         (
             "since",
-            f"{_clock(status.started_time_s)} ({_span(status.time_s - status.started_time_s)})",
+            f"{_clock(status.started_time_s)} ({_span(status.watched_s)})",
         ),
         ("watches", f"{status.processes:,} processes{others} at {status.frequency_hz} Hz"),
         ("samples", f"{status.samples:,}"),
@@ -84,6 +84,7 @@ def as_data(status: pb.Status) -> dict[str, Any]:
         "problem": status.unhealthy or status.not_ready,
         "time_s": status.time_s,
         "started_time_s": status.started_time_s,
+        "watched_s": status.watched_s,
         "processes": status.processes,
         "visible_processes": status.visible_processes,
         "frequency_hz": status.frequency_hz,

@@ -128,7 +128,7 @@ class Feed:
         except ControlError:
             self.close()
             raise
-        if self._has_some and answer.time_s != self.now.time_s:
+        if self._has_some and answer.clock_s != self.now.clock_s:
             self.before = self.now
         self.now = answer
         self._has_some = True
@@ -297,7 +297,7 @@ def _header(feed: Feed, found: list[Use], shown: int, problem: str) -> list[str]
         return [printable(first), printable(problem)]
     span = "since each was first watched"
     if feed.before is not None:
-        span = f"last {max(feed.now.time_s - feed.before.time_s, 0.0):.1f} s"
+        span = f"last {max(feed.now.clock_s - feed.before.clock_s, 0.0):.1f} s"
     parts = [span, f"cost {100 * status.cost_ratio:.2f} %", f"lost {lost:,}"]
     if omitted := len(found) - shown + feed.now.omitted:
         parts.append(f"{omitted:,} more not shown")

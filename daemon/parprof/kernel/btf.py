@@ -29,6 +29,7 @@ _POLLED = (
     "SOCKET_SOCK", "SOCK_COMMON", "SOCK_BACKLOG", "SOCK_FAMILY", "SOCK_STATE", "SOCK_FAR_PORT", "SOCK_PORT",
 )  # fmt: skip
 _UNIX = ("UNIX_ADDRESS", "UNIX_PEER", "UNIX_NAME")
+_PROCESS_FILE = ("POLLED_SUPER_BLOCK", "SUPER_BLOCK_MAGIC")
 _EPOLLED = ("EPOLL_TREE", "EPOLLED_FILE", "NODE_RIGHT", "NODE_LEFT")
 
 _PATHS = ("FILE_DENTRY", "DENTRY_NAME", "DENTRY_PARENT")
@@ -96,6 +97,8 @@ class KernelLayout:
     connected to: see `_POLLED`. None likewise."""
     unix: tuple[int, ...] | None
     """From a Unix socket to its address, and to the one at the other end; in an address: the name. None likewise."""
+    process_file: tuple[int, ...] | None
+    """From an inode to its super block; there: the number by which kinds of file systems are told. None likewise."""
     epolled: tuple[int, ...] | None
     """From what epoll_wait() waits at to the tree of its files; in a node of that: the file, and the nodes below. None
     likewise."""
@@ -135,6 +138,7 @@ class KernelLayout:
             *self._found(_PATHS, self.paths),
             *self._found(_POLLED, self.polled),
             *self._found(_UNIX, self.unix),
+            *self._found(_PROCESS_FILE, self.process_file),
             *self._found(_EPOLLED, self.epolled),
         ]
 
@@ -359,6 +363,7 @@ def read_layout() -> KernelLayout:
             },
         ),
         unix=_unix(btf),
+        process_file=_offsets(btf, {"inode": ("i_sb",), "super_block": ("s_magic",)}),
         epolled=_offsets(
             btf, {"eventpoll": ("rbr",), "epitem": ("ffd",), "rb_node": ("rb_right", "rb_left")}
         ),

@@ -3,28 +3,32 @@
 For time to pass, if poll() or select() looks at no file, or for a time at nothing but counters (``eventfd``), by which
 threads wake each other, and if all looks at nothing but timers; for an answer, if it looks at a connection that it has
 made itself, as clients with a timeout do, and those that are written around a loop of events; for a pipe, if it looks
-at nothing but pipes that lead to other processes, as who collects what its children write. All else, above all what a
-server looks at, may be a request. The rules are those of ``bpf/polls.bpf.c``, which sees threads that fall asleep while
-we look.
+at nothing but pipes that lead to other processes, as who collects what its children write; and for the end of a child,
+if it looks at nothing else from outside than that (``pidfd``, or SIGCHLD by ``signalfd``). All else, above all what a
+server looks at, may be a request. And who reads from the end of a pair of sockets, which are a pipe both ways, waits
+for a pipe. The rules are those of ``bpf/polls.bpf.c``, which sees threads that fall asleep while we look.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from parprof.model import AWAITS_ANSWER, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
+from parprof.model import AWAITS_ANSWER, AWAITS_CHILD, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
 from parprof.patterns import regex
-from parprof.process.unix_peers import asks_a_server
+from parprof.process.unix_peers import asks_a_server, is_of_a_pair
 
 _POLL = 7
 _POLLS, _SELECTS, _EPOLLS = frozenset((_POLL, 271)), frozenset((23, 270)), frozenset((232, 281, 441))
 """Numbers of system calls: poll and ppoll, select and pselect6, epoll_wait, epoll_pwait and epoll_pwait2."""
+_READS = frozenset((0, 45, 47))
+"""read, recvfrom and recvmsg."""
 _MOST = 3
 """Files. Who looks at more serves somebody."""
 _MOST_KEPT = 16
@@ -34,6 +38,11 @@ _KEPT = regex(r"^tfd: *(\d+) ", re.MULTILINE)
 _CLIENT_PORTS = 32768
 """The kernel gives those who connect a port from there on."""
 _COUNTER, _TIMER = "anon_inode:[eventfd]", "anon_inode:[timerfd]"
+_PROCESS, _SIGNALS = "anon_inode:[pidfd]", "anon_inode:[signalfd]"
+_SIGNALS_OF = regex(r"^sigmask:\s*([0-9a-f]+)$", re.MULTILINE)
+_CHILD_ENDS = 1 << signal.SIGCHLD - 1
+_SELF_ENDS = sum(1 << one - 1 for one in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))
+"""Signals as bits. Who also waits to be told to end himself waits for the child none the less."""
 _SOCKET = regex(r"socket:\[(\d+)\]")
 _TABLES = ("tcp", "tcp6", "udp", "udp6")
 _NEAR, _FAR, _STATE, _INODE = 1, 2, 3, 9
@@ -47,10 +56,12 @@ _MOST_BYTES = 1 << 22
 
 
 def awaited(pid: int, words: list[str], read_memory: Callable[[int, int], bytes]) -> int:
-    """``AWAITS_TIME``, ``AWAITS_ANSWER``, ``AWAITS_PIPE``, or ``AWAITS_UNKNOWN``. ``words``: of
+    """``AWAITS_TIME``, ``AWAITS_ANSWER``, ``AWAITS_PIPE``, ``AWAITS_CHILD``, or ``AWAITS_UNKNOWN``. ``words``: of
     ``/proc/PID/task/TID/syscall``."""
     with suppress(OSError, ValueError, struct.error):
         call, first, second, third = int(words[0]), *(int(word, 16) for word in words[1:4])
+        if call in _READS:
+            return AWAITS_PIPE if _reads_from_pair(pid, first) else AWAITS_UNKNOWN
         if call in _EPOLLS:
             return _of(pid, _kept(pid, first))
         if call not in _POLLS | _SELECTS:
@@ -101,27 +112,53 @@ def _of(pid: int, files: Sequence[int], *, is_timed: bool = False) -> int:
         return AWAITS_TIME
     sockets: set[str] = set()
     pipes: list[bool] = []
+    ends = others = False
     for fd in files:
         where = f"/proc/{pid}/fd/{fd}"
         kind = os.stat(where)
         if stat.S_ISCHR(kind.st_mode):  # a terminal: keys
             return AWAITS_UNKNOWN
-        if found := _SOCKET.fullmatch(os.readlink(where)):
+        link = os.readlink(where)
+        if found := _SOCKET.fullmatch(link):
             sockets.add(found[1])
-        elif not stat.S_ISFIFO(kind.st_mode):
+        elif stat.S_ISFIFO(kind.st_mode):
+            if not _is_own_pipe(pid, fd, kind):
+                pipes.append(True)
+        elif _is_of_child(pid, fd, link):
+            ends = True
+        else:
             pipes.append(False)
-        elif not _is_own_pipe(pid, fd, kind):
-            pipes.append(True)
+            others = others or link not in (_TIMER, _COUNTER)
     are_own = list(_are_own(pid, sockets))
-    if not are_own:
-        return AWAITS_PIPE if pipes and all(pipes) else AWAITS_UNKNOWN
-    return AWAITS_ANSWER if all(are_own) else AWAITS_UNKNOWN
+    if are_own:
+        return AWAITS_ANSWER if all(are_own) else AWAITS_UNKNOWN
+    if pipes and all(pipes):
+        return AWAITS_PIPE
+    return AWAITS_CHILD if ends and not any(pipes) and not others else AWAITS_UNKNOWN
 
 
 def _is_for_time(pid: int, files: Iterable[int], *, is_timed: bool) -> bool:
     """Whether nothing ends that but time, as a rule: timers do, or a limit where threads of its own may wake it up."""
     kinds = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in files}
     return kinds == {_TIMER} or (is_timed and kinds <= {_TIMER, _COUNTER})
+
+
+def _reads_from_pair(pid: int, fd: int) -> bool:
+    """Whether a file is the end of a pair of sockets."""
+    found = _SOCKET.fullmatch(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    rows = _rows(pid, "unix") if found else []
+    has_name = [
+        len(words) > _INODE_OF_UNIX + 1 for words in rows if found and found[1] in words[_INODE_OF_UNIX:]
+    ]
+    return found is not None and has_name == [False] and is_of_a_pair(pid, int(found[1]))
+
+
+def _is_of_child(pid: int, fd: int, link: str) -> bool:
+    """Whether a file tells of the end of a process; ``link``: what it is."""
+    if link != _SIGNALS:
+        return link == _PROCESS
+    told = _SIGNALS_OF.search(Path(f"/proc/{pid}/fdinfo/{fd}").read_text())
+    return told is not None and int(told[1], 16) & ~_SELF_ENDS == _CHILD_ENDS
 
 
 def _is_own_pipe(pid: int, fd: int, kind: os.stat_result) -> bool:

@@ -28,14 +28,24 @@ def asks_a_server(pid: int, inode: int) -> bool | None:
     """Whether this socket of a process, which has no name, is connected to one that answers, and not to one that tells
     of events. ``None``: to none that has a name, as the end of a pair; or it is not known, as in a network of its own.
     """
+    name = _name_of_peer(pid, inode)
+    return not name.startswith(_TELL_EVENTS) if name else None
+
+
+def is_of_a_pair(pid: int, inode: int) -> bool:
+    """Whether this socket of a process, which has no name, is known to be connected to another one without a name."""
+    return _name_of_peer(pid, inode) == b""
+
+
+def _name_of_peer(pid: int, inode: int) -> bytes | None:
+    """The name of what a socket is connected to, which may be empty. ``None``: that is not known, or it is to none."""
     with suppress(OSError, struct.error):
         if not os.path.samefile("/proc/self/ns/net", f"/proc/{pid}/ns/net"):
             return None
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
             kernel.settimeout(_SOON_SECONDS)
             peer = _told(kernel, inode).get(_PEER, b"")
-            name = _told(kernel, int.from_bytes(peer, "little")).get(_NAME, b"") if peer else b""
-            return not name.startswith(_TELL_EVENTS) if name else None
+            return _told(kernel, int.from_bytes(peer, "little")).get(_NAME, b"") if peer else None
     return None
 
 

@@ -80,14 +80,17 @@ class Account:
             self._functions = dict(costliest[:_FUNCTIONS_KEPT])
 
     def close_interval(
-        self, end_s: float, seconds: float, interval: Metrics, n_working: float, *, in_between: bool = False
+        self, clock_s: float, seconds: float, interval: Metrics, n_working: float, *, in_between: bool = False
     ) -> None:
-        """Add a point to the history, unless this was only ``in_between``: it has room for so many."""
+        """Add a point to the history, unless this was only ``in_between``: it has room for so many.
+
+        ``clock_s``: when it ended, CLOCK_MONOTONIC; ``seconds``: how long it was.
+        """
         whole_ns = 1e9 * seconds
         self.working = (interval.work_ns + interval.ready_ns) / whole_ns if seconds else 0.0
         self.spinning = interval.spin_ns / whole_ns if seconds else 0.0
         if not in_between:
-            self.history.append(Recent(end_s, n_working, Effort.of(interval).efficiency))
+            self.history.append(Recent(clock_s, n_working, Effort.of(interval).efficiency))
 
     def functions(self, count: int) -> tuple[FunctionUse, ...]:
         """The costliest functions."""

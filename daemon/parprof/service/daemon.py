@@ -33,10 +33,23 @@ class Daemon:
         self._requests = Requests[DaemonLoop]()
         self._stopping = False
         self._ready = False
-        now_s = time.time()
+        now_s, clock_s = time.time(), time.monotonic()
         self._board = Board(
             Snapshot(
-                now_s, now_s, (), options.frequency_hz, 0, {}, {}, {}, {}, options.budget_ratio, 0.0, 0.0
+                now_s,
+                now_s,
+                (),
+                options.frequency_hz,
+                0,
+                {},
+                {},
+                {},
+                {},
+                options.budget_ratio,
+                0.0,
+                0.0,
+                clock_s=clock_s,
+                begun_s=clock_s,
             )
         )
         self.recent = RecentProfiles(max_bytes=options.ring_bytes)

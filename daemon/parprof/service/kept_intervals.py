@@ -131,11 +131,6 @@ class KeptInterval:
         """The profile without its samples."""
         return self.part.head
 
-    @property
-    def end_s(self) -> float:
-        """When it ended, CLOCK_REALTIME."""
-        return self.head.start_time_s + self.head.duration_s
-
     def add_to(self, sums: defaultdict[int, Metrics]) -> None:
         """Add the rows to the sums by number of identity. By column: that is twice as fast as row by row."""
         rows = [sums[number] for number in self.identities]

@@ -433,6 +433,8 @@ class DaemonLoop:
         made = Snapshot(
             time_s=time.time(),
             started_s=self._board.snapshot.started_s,
+            clock_s=time.monotonic(),
+            begun_s=self._board.snapshot.begun_s,
             processes=processes,
             frequency_hz=self._kernel.frequency_hz,
             samples=self._rows.samples,
@@ -467,5 +469,5 @@ class DaemonLoop:
             protection=self._board.snapshot.protection,
         )
         cost_s = self._cost_ns / 1e9
-        self._past.add(point_of(made.time_s, made.total(), made.idle_s, cost_s, unexpected(lost)))
+        self._past.add(point_of(made.clock_s, made.total(), made.idle_s, cost_s, unexpected(lost)))
         return replace(made, past=self._past.points())

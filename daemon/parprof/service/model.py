@@ -62,9 +62,9 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """One point of a process's history. ``time_s``: CLOCK_REALTIME, the end of the interval."""
+    """One point of a process's history. ``clock_s``: CLOCK_MONOTONIC, the end of the interval."""
 
-    time_s: float
+    clock_s: float
     n_working: float
     """Mean over the interval's samples of working threads; 0 without any."""
     efficiency: float
@@ -104,6 +104,8 @@ class ProcessSnapshot:
     """More or fewer where this is a group of processes."""
     is_parallel: bool = True
     """Whether it has, or had, a second thread. Else it is serial by design: cores beside it are not its waste."""
+    begun_s: float = 0.0
+    """As ``started_s``, CLOCK_MONOTONIC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,9 @@ class GroupSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class MachinePoint:
-    """All processes together, ended ones too, as of a time (CLOCK_REALTIME): cumulative, seconds of core time."""
+    """All processes together, ended ones too, as of a time (CLOCK_MONOTONIC): cumulative, seconds of core time."""
 
-    time_s: float
+    clock_s: float
     useful_s: float
     effort_s: float
     """Work and what was really idle."""
@@ -163,7 +165,9 @@ class Snapshot:
     """All that the daemon knows. Counters are cumulative since it started."""
 
     time_s: float
+    """When all this was current, CLOCK_REALTIME: to be shown. That clock jumps when it is set, and after a suspend."""
     started_s: float
+    """When the daemon started, CLOCK_REALTIME."""
     processes: tuple[ProcessSnapshot, ...]
     frequency_hz: int
     samples: int
@@ -220,6 +224,19 @@ class Snapshot:
     """What the daemon has given up, and what it could not, a sentence each."""
     past: tuple[MachinePoint, ...] = ()
     """The machine in the last quarter of an hour; empty for whom it is not meant."""
+    clock_s: float = 0.0
+    """As ``time_s``, CLOCK_MONOTONIC: how long something took is reckoned by this one."""
+    begun_s: float = 0.0
+    """As ``started_s``, CLOCK_MONOTONIC."""
+
+    @property
+    def watched_s(self) -> float:
+        """For how long the daemon watches, time asleep left out; more than 0."""
+        return max(self.clock_s - self.begun_s, 1e-9)
+
+    def watched_process_s(self, process: ProcessSnapshot) -> float:
+        """For how long it watches that process; more than 0."""
+        return max(self.clock_s - process.begun_s, 1e-9)
 
     def total(self) -> Metrics:
         """Of all processes, ended ones too."""

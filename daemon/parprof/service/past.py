@@ -23,14 +23,12 @@ class Past:
         self._points: deque[MachinePoint] = deque()
 
     def add(self, point: MachinePoint) -> None:
-        """The newest. Where the clock was set back, what was before is dropped."""
+        """The newest."""
         points = self._points
-        if points and point.time_s <= points[-1].time_s:
-            points.clear()
-        if len(points) > 1 and points[-1].time_s - points[-2].time_s < _STEP_SECONDS:
+        if len(points) > 1 and points[-1].clock_s - points[-2].clock_s < _STEP_SECONDS:
             points.pop()
         points.append(point)
-        while len(points) > 1 and points[1].time_s <= point.time_s - SECONDS:
+        while len(points) > 1 and points[1].clock_s <= point.clock_s - SECONDS:
             points.popleft()
 
     def points(self) -> tuple[MachinePoint, ...]:
@@ -38,11 +36,11 @@ class Past:
         return tuple(self._points)
 
 
-def point_of(time_s: float, total: Metrics, idle_s: float, cost_s: float, lost: int) -> MachinePoint:
+def point_of(clock_s: float, total: Metrics, idle_s: float, cost_s: float, lost: int) -> MachinePoint:
     """All that there was until then. ``total``: of all processes, ended ones too."""
     effort = Effort.of_machine(total)
     return MachinePoint(
-        time_s, effort.useful_ns / 1e9, effort.total_ns / 1e9, total[UNUSED] / 1e9, idle_s, cost_s, lost
+        clock_s, effort.useful_ns / 1e9, effort.total_ns / 1e9, total[UNUSED] / 1e9, idle_s, cost_s, lost
     )
 
 
@@ -50,13 +48,13 @@ def spans(points: Sequence[MachinePoint]) -> list[MachineSpan]:
     """What was between one point and the next."""
     out = []
     for before, after in pairwise(points):
-        seconds = after.time_s - before.time_s
+        seconds = after.clock_s - before.clock_s
         effort_s = after.effort_s - before.effort_s
         useful_s = after.useful_s - before.useful_s
         out.append(
             MachineSpan(
-                before.time_s,
-                after.time_s,
+                before.clock_s,
+                after.clock_s,
                 min(max(useful_s / effort_s, 0.0), 1.0) if effort_s > 0 else None,
                 max(after.unused_s - before.unused_s, 0.0) / seconds,
                 max(after.idle_s - before.idle_s, 0.0) / seconds,

@@ -204,7 +204,7 @@ class RecentProfiles:
             count = sum(one.samples for one in process.intervals)
             comm = last.head.process.comm
             entry = ProfileEntry(pid, comm, process.labels.uid, first.start_time_s, duration_s, count)
-            found.append((last.end_s, entry))
+            found.append((last.ended_s, entry))
         return tuple(entry for _, entry in sorted(found, key=lambda item: -item[0]))
 
     def profile(

@@ -231,7 +231,7 @@ class Watching:
             if watched.group:
                 watched.group.charge(found, unused_ns, levels, folded, rest_ns)
             mean = means.get(target.image, 0.0)
-            account.close_interval(end_s, seconds, interval, mean, in_between=in_between)
+            account.close_interval(time.monotonic(), seconds, interval, mean, in_between=in_between)
             hits, account.charged_hits = target.probe_hits - account.charged_hits, target.probe_hits
             self._hits[target.plan.runtime] += max(hits, 0)
             cores = mean_cores(account.take_held(target.cores_held()))
@@ -409,6 +409,7 @@ class Watching:
             n_w_source=target.n_w_source,
             cores=cores,
             started_s=account.started_s,
+            begun_s=watched.begun_s,
             threads={"working": working, "spinning": spinning, "blocked": threads - working - spinning},
             n_working=working if target.by_ticks else target.n_working,
             totals=account.totals.copy(),

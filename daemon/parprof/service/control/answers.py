@@ -25,6 +25,7 @@ def status(service: Service, peer: Peer) -> pb.Status:
         version=__version__,
         time_s=snapshot.time_s,
         started_time_s=snapshot.started_s,
+        watched_s=snapshot.watched_s,
         unhealthy=_text(service.is_healthy()),
         not_ready=_text(service.is_ready()),
         processes=len(snapshot.processes),
@@ -50,7 +51,8 @@ def processes(service: Service, peer: Peer) -> pb.ProcessList:
     found = sorted(_visible(snapshot, peer), key=lambda it: (-it.totals.effort_ns, it.pid))
     return pb.ProcessList(
         time_s=snapshot.time_s,
-        processes=[_process(one, peer) for one in found[:MAX_LISTED]],
+        clock_s=snapshot.clock_s,
+        processes=[_process(one, peer, snapshot) for one in found[:MAX_LISTED]],
         omitted=max(len(found) - MAX_LISTED, 0),
     )
 
@@ -59,7 +61,7 @@ def _visible(snapshot: Snapshot, peer: Peer) -> list[ProcessSnapshot]:
     return [one for one in snapshot.processes if may_see(peer, one.pid, one.labels.uid)]
 
 
-def _process(one: ProcessSnapshot, peer: Peer) -> pb.Process:
+def _process(one: ProcessSnapshot, peer: Peer, snapshot: Snapshot) -> pb.Process:
     labels = one.labels
     functions = one.functions if peer.is_root else functions_for_users(one.functions)
     return pb.Process(
@@ -75,6 +77,7 @@ def _process(one: ProcessSnapshot, peer: Peer) -> pb.Process:
         spinning=_small(one.threads.get("spinning", 0)),
         blocked=_small(one.threads.get("blocked", 0)),
         started_time_s=one.started_s,
+        watched_s=snapshot.watched_process_s(one),
         cost_ratio=one.cost_ratio,
         frequency_hz=_small(one.frequency_hz),
         cgroup=_text(labels.cgroup),

@@ -94,7 +94,7 @@ class Metrics(_message.Message):
     def __init__(self, samples: _Optional[int] = ..., work_s: _Optional[float] = ..., idleness_s: _Optional[float] = ..., overhead_s: _Optional[float] = ..., spin_s: _Optional[float] = ..., blame_s: _Optional[float] = ..., profiling_s: _Optional[float] = ..., more: _Optional[_Iterable[_Union[Value, _Mapping]]] = ...) -> None: ...
 
 class Process(_message.Message):
-    __slots__ = ["blocked", "cgroup", "comm", "command", "container", "cores", "cost_ratio", "frequency_hz", "functions", "n_w_source", "n_working", "notes", "pid", "pod", "runtime", "serial", "spinning", "started_time_s", "totals", "uid", "unit", "working"]
+    __slots__ = ["blocked", "cgroup", "comm", "command", "container", "cores", "cost_ratio", "frequency_hz", "functions", "n_w_source", "n_working", "notes", "pid", "pod", "runtime", "serial", "spinning", "started_time_s", "totals", "uid", "unit", "watched_s", "working"]
     BLOCKED_FIELD_NUMBER: _ClassVar[int]
     CGROUP_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class Process(_message.Message):
     TOTALS_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
+    WATCHED_S_FIELD_NUMBER: _ClassVar[int]
     WORKING_FIELD_NUMBER: _ClassVar[int]
     blocked: int
     cgroup: str
@@ -138,18 +139,21 @@ class Process(_message.Message):
     totals: Metrics
     uid: int
     unit: str
+    watched_s: float
     working: int
-    def __init__(self, pid: _Optional[int] = ..., comm: _Optional[str] = ..., command: _Optional[str] = ..., uid: _Optional[int] = ..., runtime: _Optional[str] = ..., n_w_source: _Optional[str] = ..., cores: _Optional[int] = ..., n_working: _Optional[int] = ..., working: _Optional[int] = ..., spinning: _Optional[int] = ..., blocked: _Optional[int] = ..., started_time_s: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., frequency_hz: _Optional[int] = ..., cgroup: _Optional[str] = ..., unit: _Optional[str] = ..., container: _Optional[str] = ..., pod: _Optional[str] = ..., totals: _Optional[_Union[Metrics, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., serial: bool = ..., functions: _Optional[_Iterable[_Union[Function, _Mapping]]] = ...) -> None: ...
+    def __init__(self, pid: _Optional[int] = ..., comm: _Optional[str] = ..., command: _Optional[str] = ..., uid: _Optional[int] = ..., runtime: _Optional[str] = ..., n_w_source: _Optional[str] = ..., cores: _Optional[int] = ..., n_working: _Optional[int] = ..., working: _Optional[int] = ..., spinning: _Optional[int] = ..., blocked: _Optional[int] = ..., started_time_s: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., frequency_hz: _Optional[int] = ..., cgroup: _Optional[str] = ..., unit: _Optional[str] = ..., container: _Optional[str] = ..., pod: _Optional[str] = ..., totals: _Optional[_Union[Metrics, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., serial: bool = ..., functions: _Optional[_Iterable[_Union[Function, _Mapping]]] = ..., watched_s: _Optional[float] = ...) -> None: ...
 
 class ProcessList(_message.Message):
-    __slots__ = ["omitted", "processes", "time_s"]
+    __slots__ = ["clock_s", "omitted", "processes", "time_s"]
+    CLOCK_S_FIELD_NUMBER: _ClassVar[int]
     OMITTED_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
     TIME_S_FIELD_NUMBER: _ClassVar[int]
+    clock_s: float
     omitted: int
     processes: _containers.RepeatedCompositeFieldContainer[Process]
     time_s: float
-    def __init__(self, time_s: _Optional[float] = ..., processes: _Optional[_Iterable[_Union[Process, _Mapping]]] = ..., omitted: _Optional[int] = ...) -> None: ...
+    def __init__(self, time_s: _Optional[float] = ..., processes: _Optional[_Iterable[_Union[Process, _Mapping]]] = ..., omitted: _Optional[int] = ..., clock_s: _Optional[float] = ...) -> None: ...
 
 class ProfileChunk(_message.Message):
     __slots__ = ["data", "last"]
@@ -210,7 +214,7 @@ class Response(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., list: _Optional[_Union[ProcessList, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., profile: _Optional[_Union[ProfileChunk, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ["attach_failures", "budget_ratio", "cost_ratio", "drain_s", "dropped", "frequency_hz", "governor_transitions", "lost", "not_ready", "notes", "processes", "protection", "pushed", "samples", "started_time_s", "time_s", "unhealthy", "version", "visible_processes"]
+    __slots__ = ["attach_failures", "budget_ratio", "cost_ratio", "drain_s", "dropped", "frequency_hz", "governor_transitions", "lost", "not_ready", "notes", "processes", "protection", "pushed", "samples", "started_time_s", "time_s", "unhealthy", "version", "visible_processes", "watched_s"]
     ATTACH_FAILURES_FIELD_NUMBER: _ClassVar[int]
     BUDGET_RATIO_FIELD_NUMBER: _ClassVar[int]
     COST_RATIO_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +234,7 @@ class Status(_message.Message):
     UNHEALTHY_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     VISIBLE_PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    WATCHED_S_FIELD_NUMBER: _ClassVar[int]
     attach_failures: _containers.RepeatedCompositeFieldContainer[Counter]
     budget_ratio: float
     cost_ratio: float
@@ -249,7 +254,8 @@ class Status(_message.Message):
     unhealthy: str
     version: str
     visible_processes: int
-    def __init__(self, version: _Optional[str] = ..., time_s: _Optional[float] = ..., started_time_s: _Optional[float] = ..., unhealthy: _Optional[str] = ..., not_ready: _Optional[str] = ..., processes: _Optional[int] = ..., visible_processes: _Optional[int] = ..., frequency_hz: _Optional[int] = ..., samples: _Optional[int] = ..., budget_ratio: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., drain_s: _Optional[float] = ..., lost: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., attach_failures: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., governor_transitions: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., pushed: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., dropped: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., protection: _Optional[_Iterable[str]] = ...) -> None: ...
+    watched_s: float
+    def __init__(self, version: _Optional[str] = ..., time_s: _Optional[float] = ..., started_time_s: _Optional[float] = ..., unhealthy: _Optional[str] = ..., not_ready: _Optional[str] = ..., processes: _Optional[int] = ..., visible_processes: _Optional[int] = ..., frequency_hz: _Optional[int] = ..., samples: _Optional[int] = ..., budget_ratio: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., drain_s: _Optional[float] = ..., lost: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., attach_failures: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., governor_transitions: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., pushed: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., dropped: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., protection: _Optional[_Iterable[str]] = ..., watched_s: _Optional[float] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = []

@@ -66,9 +66,20 @@ def uses(now: pb.ProcessList, before: pb.ProcessList | None, sort: str) -> list[
     out = []
     for process in now.processes:
         earlier = known.get((process.pid, process.started_time_s))
-        since = before.time_s if before and earlier is not None else process.started_time_s
-        out.append(_use(process, earlier, now.time_s - since))
+        seconds = _seconds(before, now) if before and earlier is not None else _watched_s(process, now)
+        out.append(_use(process, earlier, seconds))
     return sorted(out, key=lambda use: (order(use), use.process.pid))
+
+
+def _seconds(before: pb.ProcessList, now: pb.ProcessList) -> float:
+    """Between two answers."""
+    if now.clock_s:
+        return now.clock_s - before.clock_s
+    return now.time_s - before.time_s  # of a daemon that does not say more
+
+
+def _watched_s(process: pb.Process, now: pb.ProcessList) -> float:
+    return process.watched_s if now.clock_s else now.time_s - process.started_time_s
 
 
 def _use(process: pb.Process, earlier: pb.Process | None, interval_s: float) -> Use:

@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 300, 40
 _EDGE = 2
 
 Step = tuple[float, float, float | None]
-"""From when until when, CLOCK_REALTIME, and what was then; None: that cannot be said."""
+"""From when until when, CLOCK_MONOTONIC, and what was then; None: that cannot be said."""
 
 
 def chart(name: str, steps: Sequence[Step], now_s: float, top: float, told: Callable[[float], str]) -> str:

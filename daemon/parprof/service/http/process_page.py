@@ -33,7 +33,7 @@ def process_page(
 
 def _cards(process: ProcessSnapshot, snapshot: Snapshot) -> Iterator[str]:
     totals = process.totals
-    watched_s = max(snapshot.time_s - process.started_s, 1e-9)
+    watched_s = snapshot.watched_process_s(process)
     effort = Effort.of(totals)
     last = process.history[-1] if process.history else None
     worked = last is not None and last.n_working > 0
@@ -63,5 +63,5 @@ def _cards(process: ProcessSnapshot, snapshot: Snapshot) -> Iterator[str]:
         "threads at work",
         f"{process.n_working} of {process.cores}",
         "now; the line is of the last minutes, dashed: its cores",
-        sparkline(process.history, process.cores, snapshot.time_s, stretched=True),
+        sparkline(process.history, process.cores, snapshot.clock_s, stretched=True),
     )

@@ -13,21 +13,21 @@ MAX_SECONDS = 600.0
 
 
 def sparkline(history: Sequence[Recent], cores: int, now_s: float, *, stretched: bool = False) -> str:
-    """Working threads against time, up to now; the dashed line is n. Empty without history.
+    """Working threads against time, up to now (CLOCK_MONOTONIC); the dashed line is n. Empty without history.
 
     ``stretched``: it fills whatever room it is given, in both directions.
 
     The oldest points go when there are too many. A pause, in which the process had no samples, stays a gap.
     """
-    points = [point for point in history if 0 <= now_s - point.time_s <= MAX_SECONDS]
-    points = sorted(points, key=lambda point: point.time_s)[-MAX_POINTS:]
+    points = [point for point in history if 0 <= now_s - point.clock_s <= MAX_SECONDS]
+    points = sorted(points, key=lambda point: point.clock_s)[-MAX_POINTS:]
     if not points:
         return ""
-    span_s = max(now_s - points[0].time_s, 30.0)
+    span_s = max(now_s - points[0].clock_s, 30.0)
     top = max(float(cores), *(point.n_working for point in points), 1.0)
 
     def at(point: Recent) -> str:
-        left = WIDTH * (1 - (now_s - point.time_s) / span_s)
+        left = WIDTH * (1 - (now_s - point.clock_s) / span_s)
         return f"{left:.1f},{_height(point.n_working, top):.1f}"
 
     lines = "".join(
@@ -54,11 +54,11 @@ def _height(n_working: float, top: float) -> float:
 
 def _runs(points: list[Recent]) -> list[list[Recent]]:
     """Split where the time between two points is far more than usual."""
-    steps = sorted(after.time_s - before.time_s for before, after in zip(points, points[1:], strict=False))
+    steps = sorted(after.clock_s - before.clock_s for before, after in zip(points, points[1:], strict=False))
     usual_s = steps[len(steps) // 2] if steps else 0.0
     runs = [[points[0]]]
     for before, after in zip(points, points[1:], strict=False):
-        if after.time_s - before.time_s > 2.5 * usual_s:
+        if after.clock_s - before.clock_s > 2.5 * usual_s:
             runs.append([])
         runs[-1].append(after)
     return runs

@@ -119,11 +119,11 @@ def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str
     title = f"parprofd on {socket.gethostname()}"
     more = _columns(snapshot)
     width = len(_headings_of(more))
-    rows = "\n".join(_row(process, snapshot.time_s, more) for process in shown)
+    rows = "\n".join(_row(process, snapshot.clock_s, more) for process in shown)
     body = (
         f"<h1>{text(title)}</h1>\n"
         f'<p class="faint">version {__version__}, {_when(snapshot.time_s)}, watching for'
-        f" {duration(snapshot.time_s - snapshot.started_s)}. {_refresh_link(sort, kept)}</p>\n"
+        f" {duration(snapshot.watched_s)}. {_refresh_link(sort, kept)}</p>\n"
         f"{cards(_cards(snapshot))}{_facts(snapshot, trouble)}\n"
         f"<h2>Processes</h2>\n{_of_what(wanted, 'in', sort, kept)}{_of_what(sought, 'find', sort, kept)}"
         f"{_search(sought, is_all=len(shown) == len(ordered))}{_legend()}\n"
@@ -212,9 +212,9 @@ def _place(value: str, shown: str = "") -> str:
 
 def _cards(snapshot: Snapshot) -> Iterator[str]:
     """How the machine does, since the daemon began; and in pictures, in the last quarter of an hour."""
-    total, watched_s = snapshot.total(), max(snapshot.time_s - snapshot.started_s, 1e-9)
+    total, watched_s = snapshot.total(), snapshot.watched_s
     effort = Effort.of_machine(total)
-    past, now_s = spans(snapshot.past), snapshot.time_s
+    past, now_s = spans(snapshot.past), snapshot.clock_s
     yield card(
         "efficiency",
         percentage(effort.efficiency, 1) if effort.total_ns else "–",
