@@ -154,8 +154,8 @@ class LogicalPaths:
         Work of unknown context is shared among the call paths that are known (`learn`) to create such work.
         ``samples`` may be any whole number that is to be shared; each ``stream`` of them is rounded by itself, and
         only stream 0 is counted in `unknown_samples`, `joined_samples`, `waited_samples` and `incomplete_samples`.
-        ``waited``: how to share what is a `task`, among those that waited for it, or `shared_work`, among those that did
-        a part of it; None: nobody is known to have.
+        ``waited``: how to share what is a `task`, among those that waited for it, or `shared_work`, among those that
+        did a part of it; None: nobody is known to have.
         """
         here = self.locate(user, kernel, context)
         function = self._known_body(here)

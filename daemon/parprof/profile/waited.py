@@ -14,8 +14,8 @@ from parprof.logical.waited import Waited
 from parprof.model import ACTIVATION, NO_EVENT, Count, SampleKey, ThreadState
 
 Division = Mapping[SampleKey, Sequence[tuple[Before | None, int]]]
-"""Who gets how much of what was counted under each key: only of pools' work. None: nobody is known to have waited for it,
-or taken part."""
+"""Who gets how much of what was counted under each key: only of pools' work. None: nobody is known to have waited for
+it, or taken part."""
 
 
 def divide(
