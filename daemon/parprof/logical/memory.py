@@ -75,6 +75,8 @@ class StackInContext(NamedTuple):
     """For which pool it waits that has work from here, and the call path of that."""
     has_partner: bool = False
     """Whether who created its work does a part of it himself at that time."""
+    in_pool: str = ""
+    """The pool of a library that it is in, if callers take part there: as one of its threads, or as a caller."""
 
 
 class PathMemory:

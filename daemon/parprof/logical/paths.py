@@ -14,7 +14,7 @@ from parprof.logical.ourselves import PROFILING, in_handler
 from parprof.logical.overhead import TAG
 from parprof.logical.owners import FunctionId, function_of, is_nameless
 from parprof.logical.physical import TRUNCATED, ResolvePlace
-from parprof.logical.pooled import Pooled, Task, pooled, with_handed_out
+from parprof.logical.pooled import Pooled, Task, pool_called, pooled, with_handed_out
 from parprof.logical.threads import THREADS, is_of_scheduler
 from parprof.logical.unwound import Unwound, unwind
 from parprof.model import Path, StackMerge
@@ -117,6 +117,11 @@ class LogicalPaths:
         """The work there, if those who created such (`learn`) do a part of it themselves at the time."""
         place = self._place(user, context)
         return self._known_body(place.located) if place.has_partner else None
+
+    def in_pool(self, user: int, context: int) -> tuple[str, bool]:
+        """The pool of a library that a thread is in there, if callers take part; and whether it is one of its own."""
+        place = self._place(user, context)
+        return place.in_pool, bool(place.in_pool) and place.has_partner
 
     def _known_body(self, here: Located) -> FunctionId | None:
         return next((one for one in here.bodies if one in self._callers), None)
@@ -247,7 +252,8 @@ class LogicalPaths:
         located = located.in_handler() if unwound.in_slot else located
         task = self._task(unwound, started)
         waits = self._waits(unwound, folded, complete)
-        return StackInContext(located, folded, complete, self._begin(unwound), task, waits, is_of_pool)
+        begin, called = self._begin(unwound), pool_called(unwound.path)
+        return StackInContext(located, folded, complete, begin, task, waits, is_of_pool, called)
 
     def _task(self, unwound: Unwound, started: Before | None) -> Task | None:
         outer, own = _split(unwound)
@@ -272,7 +278,7 @@ class LogicalPaths:
         kind = self._shared.kinds.kind(unwound.path)
         located = Located(folded.path, unwound.path, not bodies, kind, bodies=bodies)
         located = located.in_handler() if unwound.in_slot else located
-        return StackInContext(located, folded, not bodies, has_partner=True)
+        return StackInContext(located, folded, not bodies, has_partner=True, in_pool=pooled.pool.name)
 
     def _fold_from(self, unwound: Unwound, start: int, before: Path) -> Folded:
         """As `_fold`, where what lies before a frame only led to it."""
