@@ -411,6 +411,64 @@ def test_rayon_as_its_compilers_name_it(serves: str, job: str, waits: str) -> No
     assert known.waiter(worker, worker) is None
 
 
+SPAWN = "tf::Executor::_spawn(unsigned long, std::shared_ptr<tf::WorkerInterface>)"
+FUTURE = "std::__atomic_futex_unsigned_base::_M_futex_wait_until(unsigned int*, unsigned int, bool)"
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        (
+            "_exploit_task(tf::Worker&, tf::Node*&)",
+            "_invoke(tf::Worker&, tf::Node*)",
+            "_invoke_static_task(tf::Worker&)",
+        ),
+        ("_invoke(tf::Worker&, tf::Node*)",),
+    ],
+    ids=["with inlined functions", "without debug information"],
+)
+@pytest.mark.parametrize(
+    "waits",
+    [
+        ("std::__basic_future<void>::wait() const", "std::__future_base::_State_baseV2::wait()", FUTURE),
+        (FUTURE,),
+        ("tf::Executor::wait_for_all()",),
+    ],
+)
+def test_taskflow_as_its_compilers_name_it(runs: Sequence[str], waits: Sequence[str]) -> None:
+    known = pooled.WaitedPools()
+    thread = (Frame("start"), Frame(f"{SPAWN}::{{lambda()#1}}::operator()() const"))
+    work = (*thread, *(Frame(f"tf::Executor::{name}") for name in runs), Frame("work(long)"))
+    task = known.task(work)
+    assert task is not None and (task.pool.name, work[task.start].name) == ("Taskflow", "work(long)")
+    for idle in ("_wait_for_task(tf::Worker&, tf::Node*&)", "_explore_task(tf::Worker&, tf::Node*&)"):
+        assert known.task((*thread, Frame(f"tf::Executor::{idle}"))) is None
+    assert known.task((Frame("main"), Frame(SPAWN), Frame("pthread_create"))) is None, (
+        "who starts them is none"
+    )
+    caller = (Frame("main"), Frame("f"), *map(Frame, waits), Frame("syscall"))
+    assert known.waiter(caller, caller) == (task.pool, 2)
+
+
+@pytest.mark.parametrize("calls", [("Eigen::StlThreadEnvironment::ExecuteTask(Eigen::Task const&)",), ()])
+def test_eigen_as_its_compilers_name_it(calls: Sequence[str]) -> None:
+    known = pooled.WaitedPools()
+    pool = "Eigen::ThreadPoolTempl<Eigen::StlThreadEnvironment>"
+    thread = (Frame("start"), Frame(f"{pool}::WorkerLoop(int)"))
+    kernel = Frame("Eigen::TensorEvaluator<Eigen::TensorContractionOp<float> >::kernel(long)")
+    task = known.task((*thread, *map(Frame, calls), kernel))
+    assert task is not None and (task.pool.name, task.start) == ("Eigen", 2)
+    for idle in (
+        f"{pool}::WaitForWork(Eigen::EventCount::Waiter*, Eigen::Task*)",
+        f"{pool}::Steal()",
+        "Eigen::RunQueue<Eigen::StlThreadEnvironment::Task, 1024u>::PopBack()",
+        "Eigen::EventCount::CommitWait(Eigen::EventCount::Waiter*)",
+    ):
+        assert known.task((*thread, Frame(idle), Frame("pthread_cond_wait"))) is None
+    caller = (Frame("main"), Frame("contract"), Frame("Eigen::Barrier::Wait()"), Frame("pthread_cond_wait"))
+    assert known.waiter(caller, caller) == (task.pool, 2)
+
+
 @pytest.mark.parametrize(
     ("names", "waits"),
     [
