@@ -342,6 +342,15 @@ def test_a_program_in_a_script_is_told_by_its_own_runtime(tmp_path: Path) -> Non
     assert process["n_w_source"] in {"exact", "memory", "sampled"}
 
 
+@pytest.mark.parametrize("form", ["inside", "static"])
+def test_threads_of_a_runtime_without_symbols_are_below_main(form: str, tmp_path: Path) -> None:
+    """No probe tells who creates them in a static program: it has no name for that, either."""
+    program = BUILD / f"omp_truth.gomp.{form}.stripped"
+    report = recorded(tmp_path / "stripped.pb.gz", str(program), "balanced", "--repeat", "3")
+    assert report["process"]["runtime"] == "libgomp (linked in, stripped)"
+    assert of(report, "main", "work_s") > 0.95 * report["totals"]["work_s"] > 0.1
+
+
 def test_a_librarys_threads_work_for_who_called_it(tmp_path: Path) -> None:
     """They were started while the library was loaded; the program calls it in two places, for 0.9 s and for 0.3 s."""
     report = recorded(tmp_path / "blas.pb.gz", str(BUILD / "blas_truth"))

@@ -9,7 +9,7 @@ from typing import Protocol
 from parprof.errors import ProbeAttachError
 from parprof.kernel.alarms import Cut
 from parprof.kernel.engine import BpfKernel
-from parprof.kernel.records import BLAME_LOCKS, CACTUS, LETS_GO, Cost, WatchConfig
+from parprof.kernel.records import BLAME_LOCKS, CACTUS, CREATORS_UNPROBED, LETS_GO, Cost, WatchConfig
 from parprof.plans import Edge
 from parprof.probes.placed import PlacedProbes
 from parprof.probes.plan import Plan, learned_site, make_plan, plan_spins
@@ -109,6 +109,8 @@ class Probing:
             flags |= CACTUS
         if self.source is Source.EXACT and all(agent.lets_go for agent in plan.agents):
             flags |= LETS_GO
+        if plan.agents and not plan.rare_sites:
+            flags |= CREATORS_UNPROBED
         return WatchConfig(
             flags,
             tuple(plan.runtime_ranges),
