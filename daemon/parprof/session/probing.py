@@ -99,6 +99,13 @@ class Probing:
         """Whether work edges can be probed."""
         return can_probe_edges(self.plan.sites, self.plan.agents, self.plan.outlined)
 
+    def unmet_wish(self) -> str:
+        """What the user is to be told of the source that he wanted, and that this process cannot have; empty: nothing.
+        Why a runtime's state cannot be read is told elsewhere (`MemoryChoice.problem`)."""
+        if self._wanted_source in (None, Source.SCHEDULER) or self.plan.agents:
+            return ""
+        return f"n_w source {self._wanted_source} was asked for, and is {self.source}: no parallel runtime was found in it"
+
     def config(self, flags: int, code_spans: tuple[tuple[int, int], ...]) -> WatchConfig:
         """What the programs are told of the process, with further flags and where its code is."""
         plan = self.plan
