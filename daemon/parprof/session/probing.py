@@ -104,7 +104,8 @@ class Probing:
         Why a runtime's state cannot be read is told elsewhere (`MemoryChoice.problem`)."""
         if self._wanted_source in (None, Source.SCHEDULER) or self.plan.agents:
             return ""
-        return f"n_w source {self._wanted_source} was asked for, and is {self.source}: no parallel runtime was found in it"
+        wish = f"n_w source {self._wanted_source} was asked for, and is {self.source}"
+        return f"{wish}: no parallel runtime was found in it"
 
     def config(self, flags: int, code_spans: tuple[tuple[int, int], ...]) -> WatchConfig:
         """What the programs are told of the process, with further flags and where its code is."""
