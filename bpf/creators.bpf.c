@@ -2,7 +2,8 @@
  *
  * Where the threads of programs without a parallel runtime are created: the tracepoint that tells of a new thread runs in its
  * creator, whose stack is walked there. No probe is needed, so neither the program nor anybody else who maps its C library
- * executes a breakpoint. (With a runtime the probe on pthread_create says what the thread is to run, too.)
+ * executes a breakpoint. (With a runtime the probe on pthread_create says what the thread is to run, too; but a static program
+ * that is stripped has no name to place it by.)
  *
  * It shares its walk with the waits (waits.bpf.c): neither program can be preempted, nor interrupts the other.
  */
@@ -43,7 +44,7 @@ static __always_inline void place_creator(struct bpf_raw_tracepoint_args *ctx, s
 	u32 zero = 0, creator = current_ids();
 	struct walk *w = wait_walks.lookup(&zero);
 
-	if (!w || !config || (config->flags & HAS_RUNTIME))
+	if (!w || !config || ((config->flags & HAS_RUNTIME) && !(config->flags & CREATORS_UNPROBED)))
 		return;
 	if (p->cut & 1 << COST_CREATE) {
 		count(STAT_LEFT_OUT + COST_CREATE);

@@ -194,7 +194,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	program = p->program = program_of(ctx->args[2]);
 	stop = must_stop(config, program, (void *)ctx->args[0]);
 	config->flags &= ~(HAS_RUNTIME | STOP_AT_LOAD | FROM_LEAVES | FROM_MEMORY | CHECK_MEMORY | CACTUS |
-			   LOADS_ONCE);
+			   LOADS_ONCE | CREATORS_UNPROBED);
 	config->memory.kind = MEMORY_NONE;
 	config->closures.there = 0;
 	if (stop)

@@ -212,6 +212,7 @@ struct wait_site {
 #define BLAME_LOCKS 256		/* notice who holds the locks that others wait for */
 #define LETS_GO 512		/* no thread goes on behind a barrier, or begins a region, but after an edge of another's */
 #define LOADS_ONCE 1024		/* the loader tells of a program's first libraries when they are mapped; else before that, too */
+#define CREATORS_UNPROBED 2048	/* a parallel runtime is mapped, but no probe tells of the creation of threads */
 
 enum memory_kind {
 	MEMORY_NONE = 0,

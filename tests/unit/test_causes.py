@@ -172,6 +172,21 @@ def test_unequal_shares() -> None:
     assert "4.0:1" in cause.what
 
 
+@pytest.mark.parametrize("depth", ["work", "work part"])
+@pytest.mark.parametrize("started", [(), (library("CLONE"), library("START_THREAD"))])
+def test_a_function_that_threads_run_is_another_thing_where_it_is_called(
+    started: Sequence[Frame], depth: str
+) -> None:
+    """`work(0)`, and then `pthread_create(..., work, ...)` in the same function: the former alone is serial."""
+    threads = [replace(one, physical=(*started, *one.path[1:])) for one in balanced(f"main {depth}")]
+    longer = replace(row(f"main {depth}", 150, 1, 1), physical=threads[0].physical)
+    causes = found(*threads, longer, row(f"main {depth}", 300, 1, 7))
+    assert [(cause.kind, cause.path[:2]) for cause in causes] == [
+        (Kind.SERIAL, ("main", "work")), (Kind.IMBALANCE, ("main", "work")),
+    ]  # fmt: skip
+    assert [cause.lost_ns for cause in causes] == pytest.approx([900e6, 450e6])
+
+
 def test_serial_code_whose_library_starts_threads_that_are_busy_for_a_moment() -> None:
     """Imports of NumPy: the threads of its BLAS library look for work before they go to sleep."""
     rows = [row("main load", 300, 1), row("main load SERVER", 40, 2, 2), row("main load SERVER", 5, 2, 3)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -498,6 +498,14 @@ def test_shares_of_teams_that_have_new_threads_each_time() -> None:
     assert cause.what == "threads have unequal shares of the work"
 
 
+def _in_team(rows: Iterable[PathSample], region: str) -> None:
+    """Let a team run these, whose stacks begin with the body of a region in that function."""
+    for one in rows:
+        at = next(at for at, frame in enumerate(one.path) if frame.name == region)
+        body = replace(one.path[at], name=f"{region}._omp_fn.0")
+        one.physical = (body, *one.path[at + 1 :])
+
+
 def _overhead(names: str, count: int, tid: int, kind: str = "create") -> PathSample:
     one = row(names, count, CORES, tid)
     one.metrics.overhead_ns = one.metrics.work_ns
@@ -517,8 +525,7 @@ def test_regions_so_small_that_whole_teams_are_in_the_runtime_are_too_fine() -> 
         row("main; tiny; GOMP_parallel", spin=40, stall=25, tid=1),
         row("main; tiny; GOMP_barrier", spin=40, stall=15, tid=2),
     ]
-    for one in rows[:4]:
-        one.physical = one.path[-2:]
+    _in_team(rows[:4], "tiny")
     (cause,) = found(*rows, *balanced(), runtime="libgomp")
     assert (cause.kind, cause.function) == (Kind.OVERHEAD, "tiny")
     assert "creating tasks, regions or threads, or spinning" in cause.what
@@ -571,8 +578,7 @@ def test_a_lock_that_threads_spin_for_is_that_though_nobody_is_seen_at_work(over
     rows = [row("main; add; cell", 66, 1, tid) for tid in (1, 2)]
     rows += [row("main; add; cell", 100, CORES, tid) for tid in (1, 2)]
     rows += [row("main; add; GOMP_critical_start", tid=tid, spin=89, stall=33) for tid in (1, 2)]
-    for one in rows[:4]:
-        one.physical = one.path[-2:]
+    _in_team(rows[:4], "add")
     if overhead:
         rows.append(_overhead("main; add; GOMP_critical_start", overhead, 1, "sync"))
     (cause,) = found(*rows, *balanced("main; cell"), runtime="libgomp")

@@ -137,6 +137,16 @@ def test_in_a_library_of_another(tmp_path: Path) -> None:
     assert len(facts.wait_code) == len(MESSAGES) - 1  # the last one is behind the last message
 
 
+def test_behind_much_other_code(tmp_path: Path) -> None:
+    """As in a browser, or a package that has all of a compiler inside."""
+    much = '__asm__(".text\\n.skip 80 << 20, 0x90\\n");\n'
+    library = stand_in(tmp_path / "libsolver.so", much + RUNTIME, "-fvisibility=hidden")
+    with ElfFile.open(str(library)) as elf:
+        found = hidden_runtime(elf)
+    assert found is not None and found.agent.name == "libgomp" and found.code[0] > 80 << 20
+    shutil.rmtree(tmp_path)
+
+
 ALL = "".join(f'puts("{message}"); ' for message in (SIGN, *MESSAGES))
 NOT_THOSE = {
     "data": "const char *const texts[] = {SIGN, " + ", ".join(f'"{text}"' for text in MESSAGES) + "};",

@@ -83,7 +83,7 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "COOKIE_INSIDE_SHIFT": uprobes._INSIDE_SHIFT, "COOKIE_DELTA_SHIFT": uprobes._DELTA_SHIFT,
         "FROM_LEAVES": records.FROM_LEAVES, "FROM_MEMORY": records.FROM_MEMORY,
         "CHECK_MEMORY": records.CHECK_MEMORY, "CACTUS": records.CACTUS, "BLAME_LOCKS": records.BLAME_LOCKS,
-        "LETS_GO": records.LETS_GO, "LOADS_ONCE": records.LOADS_ONCE,
+        "LETS_GO": records.LETS_GO, "LOADS_ONCE": records.LOADS_ONCE, "CREATORS_UNPROBED": records.CREATORS_UNPROBED,
         "AWAITS_UNKNOWN": model.AWAITS_UNKNOWN, "AWAITS_GIL": model.AWAITS_GIL,
         "AWAITS_TIME": model.AWAITS_TIME, "AWAITS_ANSWER": model.AWAITS_ANSWER,
         "AWAITS_PIPE": model.AWAITS_PIPE, "AWAITS_THAW": model.AWAITS_THAW, "NO_EVENT": model.NO_EVENT,

@@ -267,6 +267,13 @@ def test_events_are_columns_and_can_be_sorted_by() -> None:
         text(profile, sort="cache-misses")
 
 
+def test_it_is_said_where_there_is_nothing_to_sort_by() -> None:
+    told = "No row has any blame, by which they are sorted: it is recorded with --blame locks."
+    assert told in text(heat(), sort="blame").splitlines()
+    assert "No row has any stolen, by which they are sorted." in text(heat(), sort="stolen").splitlines()
+    assert "No row has" not in text(heat(), sort="work")
+
+
 def test_levels_of_recursion() -> None:
     path = [frame("main", 2), *[frame("fib", 5)] * 3]
     rows = [sample(path[: depth + 1], 60, 1) for depth in range(1, 4)]

@@ -78,6 +78,23 @@ def test_what_the_user_wants_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [process.load(agent) for agent in (Libgomp(), OneTbb())] == [Source.EXACT] * 2
 
 
+@pytest.mark.parametrize("wanted", [Source.EXACT, Source.MEMORY, Source.SAMPLED])
+def test_what_the_user_wants_and_cannot_have_is_told(wanted: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Loading(monkeypatch, wanted)
+    assert process.probing.unmet_wish() == (
+        f"n_w source {wanted} was asked for, and is scheduler: no parallel runtime was found in it"
+    )
+    process.load(Libgomp())
+    assert not process.probing.unmet_wish()
+
+
+@pytest.mark.parametrize("wanted", [None, Source.SCHEDULER])
+def test_where_nothing_else_was_wanted_nothing_is_told(
+    wanted: Source | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not Loading(monkeypatch, wanted).probing.unmet_wish()
+
+
 def test_a_source_that_probes_were_given_up_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Loading(monkeypatch)
     process.load(Libgomp())

@@ -31,7 +31,7 @@ from parprof.model import NO_EVENT, Count, Frame, Path, SampleKey, ThreadState
 from parprof.profile.waited import Division, divide, together
 from parprof.runtimes.pools import POOLS
 from parprof.runtimes.pools import Pool as LibraryPool
-from test_logical_paths import MAIN, Process
+from test_logical_paths import MAIN, Pool, Process, Tasks
 
 NEVER = re.compile(r"(?!)")
 GANG = LibraryPool(
@@ -243,10 +243,69 @@ def test_a_callers_own_part_tells_more_than_who_waits(monkeypatch: pytest.Monkey
     (division,) = process.divide(
         {takes_part: 5, asleep(process.waiter(F)): 10_000, seen: 4, unseen: 3, idle: 1}
     )
-    assert set(division) == {unseen}
+    assert set(division) == {seen, unseen}
     assert process.placed(division, [seen], 4) == {"main g gang_all part burn": 4}
     assert process.placed(division, [unseen], 3) == {f"{F} other burn": 3}
     assert process.placed({}, [unseen], 3) == {"[gang worker] gang_serve other burn": 3}
+
+
+def _of_blas(process: Pool, names: str) -> tuple[int, int]:
+    """A caller of OpenBLAS there, and what the pool's thread does for him: the same for all."""
+    return process.caller(names), process.worker()
+
+
+def _of_tbb(process: Tasks, names: str) -> tuple[int, int]:
+    thread = (Frame("tbb::detail::r1::rml::private_worker::run", module="libtbb.so.12"),)
+    work = process.work("body", "solve")
+    return process.stack((*frames(names), *work), start_up=MAIN), process.stack((*thread, *work))
+
+
+@pytest.mark.parametrize(("kind", "of"), [(Pool, _of_blas), (Tasks, _of_tbb)], ids=["OpenBLAS", "oneTBB"])
+def test_callers_by_turns_that_take_part_get_what_was_done_meanwhile(
+    kind: type[Process], of: Callable[[Process, str], tuple[int, int]]
+) -> None:
+    """Where none is seen in a part of the time, it is in proportion to what they did in all."""
+    process = kind()
+    (f, worker), (g, _) = of(process, "main f"), of(process, "main g")
+    caller = SampleKey(1, 1, 0, ThreadState.WORKING, 2, f, 0)
+    other, work = caller._replace(user=g), caller._replace(tid=7, user=worker)
+    asleep = work._replace(event=NO_EVENT, state=ThreadState.BLOCKED)
+    numbers: list[dict[SampleKey, int]] = [
+        {caller: 3, work: 5}, {other: 1, work: 2, asleep: 90}, {work: 4}, {caller: 6, other: 2, work: 8},
+    ]  # fmt: skip
+    parts = [
+        {key: Count(1, number) if key is asleep else Count(number, number) for key, number in part.items()}
+        for part in numbers
+    ]
+    whole = {key: sum(part.get(key, 0) for part in numbers) for key in (caller, other, work)}
+    process.paths.learn((key.user, 0, number) for key, number in whole.items())
+    divisions = divide(parts, lambda key: process.paths, PERIOD_NS)
+
+    def whose(division: Division, key: SampleKey, amount: int) -> list[int]:
+        shares = process.paths.shares(key.user, 0, 0, amount, key.event, division.get(key, ()))
+        by = [sum(share for here, share in shares if f" {name} " in text(here.path)) for name in "fg"]
+        assert sum(by) == amount
+        return by
+
+    assert [whose(one, work, part[work].samples) for one, part in zip(divisions, parts, strict=True)] == [
+        [5, 0], [0, 2], [3, 1], [6, 2],
+    ]  # fmt: skip
+    assert whose(divisions[1], asleep, 90) == [0, 90]
+    assert process.paths.joined_samples == 19 and not process.paths.waited_samples
+    assert whose(together(divisions), work, 19) == [14, 5]
+
+
+def test_what_was_learned_before_does_not_count_where_callers_are_seen() -> None:
+    """As the daemon learns for hours, and looks at one interval after the other."""
+    process = Pool()
+    (f, worker), (g, _) = _of_blas(process, "main f"), _of_blas(process, "main g")
+    process.paths.learn([(f, 0, 9000), (worker, 0, 9000)])
+    now = {SampleKey(1, 1, 0, ThreadState.WORKING, 2, g, 0): Count(9, 9)}
+    work = SampleKey(1, 7, 0, ThreadState.WORKING, 2, worker, 0)
+    process.paths.learn([(g, 0, 9), (worker, 0, 9)])
+    (division,) = divide([{**now, work: Count(9, 9)}], lambda key: process.paths, PERIOD_NS)
+    ((here, _),) = process.paths.shares(worker, 0, 0, 9, 0, division[work])
+    assert text(here.path).startswith("main g ")
 
 
 def assert_thread_pool(known: pooled.WaitedPools, python: Callable[[str, str], Path]) -> None:
@@ -350,6 +409,64 @@ def test_rayon_as_its_compilers_name_it(serves: str, job: str, waits: str) -> No
     inside = "rayon_core::registry::Registry::in_worker_cold::{{closure}}::{{closure}}"
     worker = (Frame("main"), Frame(inside))
     assert known.waiter(worker, worker) is None
+
+
+SPAWN = "tf::Executor::_spawn(unsigned long, std::shared_ptr<tf::WorkerInterface>)"
+FUTURE = "std::__atomic_futex_unsigned_base::_M_futex_wait_until(unsigned int*, unsigned int, bool)"
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        (
+            "_exploit_task(tf::Worker&, tf::Node*&)",
+            "_invoke(tf::Worker&, tf::Node*)",
+            "_invoke_static_task(tf::Worker&)",
+        ),
+        ("_invoke(tf::Worker&, tf::Node*)",),
+    ],
+    ids=["with inlined functions", "without debug information"],
+)
+@pytest.mark.parametrize(
+    "waits",
+    [
+        ("std::__basic_future<void>::wait() const", "std::__future_base::_State_baseV2::wait()", FUTURE),
+        (FUTURE,),
+        ("tf::Executor::wait_for_all()",),
+    ],
+)
+def test_taskflow_as_its_compilers_name_it(runs: Sequence[str], waits: Sequence[str]) -> None:
+    known = pooled.WaitedPools()
+    thread = (Frame("start"), Frame(f"{SPAWN}::{{lambda()#1}}::operator()() const"))
+    work = (*thread, *(Frame(f"tf::Executor::{name}") for name in runs), Frame("work(long)"))
+    task = known.task(work)
+    assert task is not None and (task.pool.name, work[task.start].name) == ("Taskflow", "work(long)")
+    for idle in ("_wait_for_task(tf::Worker&, tf::Node*&)", "_explore_task(tf::Worker&, tf::Node*&)"):
+        assert known.task((*thread, Frame(f"tf::Executor::{idle}"))) is None
+    assert known.task((Frame("main"), Frame(SPAWN), Frame("pthread_create"))) is None, (
+        "who starts them is none"
+    )
+    caller = (Frame("main"), Frame("f"), *map(Frame, waits), Frame("syscall"))
+    assert known.waiter(caller, caller) == (task.pool, 2)
+
+
+@pytest.mark.parametrize("calls", [("Eigen::StlThreadEnvironment::ExecuteTask(Eigen::Task const&)",), ()])
+def test_eigen_as_its_compilers_name_it(calls: Sequence[str]) -> None:
+    known = pooled.WaitedPools()
+    pool = "Eigen::ThreadPoolTempl<Eigen::StlThreadEnvironment>"
+    thread = (Frame("start"), Frame(f"{pool}::WorkerLoop(int)"))
+    kernel = Frame("Eigen::TensorEvaluator<Eigen::TensorContractionOp<float> >::kernel(long)")
+    task = known.task((*thread, *map(Frame, calls), kernel))
+    assert task is not None and (task.pool.name, task.start) == ("Eigen", 2)
+    for idle in (
+        f"{pool}::WaitForWork(Eigen::EventCount::Waiter*, Eigen::Task*)",
+        f"{pool}::Steal()",
+        "Eigen::RunQueue<Eigen::StlThreadEnvironment::Task, 1024u>::PopBack()",
+        "Eigen::EventCount::CommitWait(Eigen::EventCount::Waiter*)",
+    ):
+        assert known.task((*thread, Frame(idle), Frame("pthread_cond_wait"))) is None
+    caller = (Frame("main"), Frame("contract"), Frame("Eigen::Barrier::Wait()"), Frame("pthread_cond_wait"))
+    assert known.waiter(caller, caller) == (task.pool, 2)
 
 
 @pytest.mark.parametrize(

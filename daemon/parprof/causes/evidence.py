@@ -119,18 +119,19 @@ class Tally:
 
 class Callee(NamedTuple):
     """What a place calls, or a loop of it. The body of a region and the function that it is written in are one place:
-    what both call is told apart, as one is in parallel and the other is not, also where no line tells them apart."""
+    what both call is told apart, as one is in parallel and the other is not, also where no line tells them apart. A
+    function that threads are started with is another place where it is called."""
 
     procedure: Procedure
     is_in_region: bool
-    """Whether its caller calls it in a region that begins there or above. Not said of loops: one may hold both a region
-    and code beside it."""
+    """Whether its caller calls it in a region that begins there or above, or has threads begin with it. Not said of
+    loops: one may hold both a region and code beside it."""
 
     @classmethod
     def of(cls, route: Route, depth: int) -> Callee:
         """The step of a route at this depth."""
         procedure = route.procedure(depth)
-        return cls(procedure, not procedure.is_loop and 0 <= route.region < depth)
+        return cls(procedure, not procedure.is_loop and 0 <= route.region < depth + route.is_started)
 
 
 @dataclass(slots=True, eq=False)
@@ -148,6 +149,8 @@ class Place:
     own: Tally = field(default_factory=Tally)
     """What was not in other code of the program."""
     children: dict[Callee, Place] = field(default_factory=dict)
+    is_started: bool = False
+    """Whether threads are started with this function here: nobody calls it."""
     regions_ns: float = 0.0
     """Work on behalf of regions that begin here or below."""
 
@@ -296,6 +299,7 @@ class Evidence:
             place.all.within_region_ns += metrics.work_ns
         if depth - 1 == route.region:
             place.all.in_region_ns += metrics.work_ns
+            place.is_started |= route.is_started
         elif step.is_called_back:
             place.all.called_back_ns += metrics.work_ns
         if not step.procedure.is_loop:

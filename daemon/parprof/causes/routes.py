@@ -37,6 +37,9 @@ _PART = regex(
 
 _OF_TEAM = regex(r"(?:.*/)?lib(?:gomp|omp|iomp)")
 """Files of OpenMP's runtimes: what a team runs is a piece of the function that has it run."""
+_RUNS_PIECES = regex(r"(?:.*/)?lib(?:gomp|i?omp|opencilk|cilk|tbb)")
+_TEAMS = regex(r"_*(?:GOMP|gomp|kmpc?)_")
+"""Files, and functions that may be in any file, of runtimes that run pieces of functions on threads of their own."""
 _CREATION = regex(r"_*(?:GI_+)?(?:pthread_create\w*|thrd_create|PyThread_start_new_thread)")
 
 
@@ -138,6 +141,8 @@ class Route:
     """Steps before those on the path."""
     region: int = -1
     """Which step is the code of a parallel region or a thread's function; -1: none."""
+    is_started: bool = False
+    """Whether that is a function which a thread was started with, no piece of one that goes on beside it."""
     innermost: str = ""
     """The outermost foreign function that the last step called, if any."""
     is_rooted: bool = True
@@ -229,6 +234,7 @@ class RouteFinder:
             named = self._without_nameless(own, facts, -1 if is_of_team else begins)
             is_dropped = begins in own and begins not in named
             own = named
+        is_started = created >= 0 or self._is_started(path, physical, begins)
         numbers = [facts[at].number for at in own]
         spans = array("q", [own[at] for at in _without_recursion(numbers)])
         if begins < 0 and is_of_thread and _is_whole_thread([path[at].name for at in (0, own[0])]):
@@ -252,11 +258,25 @@ class RouteFinder:
             nearest,
             spans,
             region=region,
+            is_started=is_started and region >= 0,
             innermost=path[called].name if called < len(path) else "",
             is_rooted=not path[0].name.startswith("["),
             is_script=is_script,
             is_launched=is_launched,
             prepares=prepared(path, called) if is_script else self._loaded(physical or path),
+        )
+
+    def _is_started(self, path: Path, physical: Path, begins: int) -> bool:
+        """Whether a thread was started with the function at ``begins`` on a logical call path; -1: there is none.
+        Bodies of regions and tasks, which runtimes call, are pieces of the functions that they are written in."""
+        at = next((at for at, one in enumerate(physical) if begins >= 0 and _is_same(path[begins], one)), -1)
+        if at < 0 or physical[at].name != path[begins].name:
+            return False
+        before = self._book.along(physical[:at])
+        return all(
+            fact.owner is Owner.SYSTEM
+            and not (_RUNS_PIECES.match(fact.frame.module) or _TEAMS.match(fact.frame.name))
+            for fact in before
         )
 
     def _loaded(self, stack: Path) -> str:

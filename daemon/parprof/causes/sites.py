@@ -221,14 +221,16 @@ class SiteSearch:
         self._floor_ns = max(_FLOOR_SHARE * effort_ns(total), 1.0)
 
     def sites(self) -> list[list[LossSite]]:
-        """All of them, those of one function together, but for parts of it that lose in different ways."""
+        """All of them, those of one function together, but for parts of it that lose in different ways, and for what it
+        does where threads are started with it."""
         places = list(self._search())
         rests = {id(one.place): one.followed for one in places if one.followed and len(one.place.by_line) > 1}
         by_line = self._evidence.lines_without(rests)
-        found: dict[tuple[tuple[Procedure, ...], str], list[LossSite]] = {}
+        found: dict[tuple[tuple[Procedure, ...], bool, str], list[LossSite]] = {}
         for one in places:
             for site in self._narrowed(one, by_line.get(id(one.place), one.place.by_line)):
-                found.setdefault((_identity(site.function), site.part), []).append(site)
+                function = site.function
+                found.setdefault((_identity(function), function.is_started, site.part), []).append(site)
         return list(found.values())
 
     def _search(self) -> Iterator[_Found]:

@@ -15,6 +15,7 @@ from parprof.exporters.table_columns import Columns
 from parprof.exporters.table_names import RowNames, named
 from parprof.exporters.table_rows import PRUNE_SHARE, Rows
 from parprof.exporters.views import View
+from parprof.metrics import BLAME
 from parprof.model import Profile
 from parprof.untrusted import printable
 
@@ -57,6 +58,9 @@ def _print_view(tree: CallingContextTree, profile: Profile, view: View, screen: 
     headings = [*((column.heading, column.width) for column in shown), (names.heading, 0)]
     width = screen.last_width(headings)
     screen.table(headings, ((columns.cells(row, shown), names.shown(row, width)) for row in chosen.rows))
+    if chosen.rows and not rows.has_order:
+        how = ": it is recorded with --blame locks" if view.sort == BLAME.name else ""
+        screen.fact("", f"No row has any {view.sort}, by which they are sorted{how}.")
     alike = "; ".join(", ".join(map(named, items)) for items in rows.alike(chosen.rows))
     if alike:
         screen.fact("", f"Too few samples to tell which is more (95 %): {alike}.")

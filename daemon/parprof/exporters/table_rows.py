@@ -94,6 +94,11 @@ class Rows:
         self._amount = _amount_of(view.sort, self._total)
         self._tells_calls = tells_calls(view, self._total)
 
+    @property
+    def has_order(self) -> bool:
+        """Whether there is any of what they are sorted by."""
+        return bool(self._amount(self._total))
+
     def choose(self) -> Chosen:
         """Those of the view."""
         if self._view.view == "context":

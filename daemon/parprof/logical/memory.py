@@ -73,6 +73,10 @@ class StackInContext(NamedTuple):
     """The piece of work of a pool that it is in, for somebody who waits for it."""
     waits: tuple[Pool, Before] | None = None
     """For which pool it waits that has work from here, and the call path of that."""
+    has_partner: bool = False
+    """Whether who created its work does a part of it himself at that time."""
+    in_pool: str = ""
+    """The pool of a library that it is in, if callers take part there: as one of its threads, or as a caller."""
 
 
 class PathMemory:

@@ -14,7 +14,7 @@ from parprof.logical.ourselves import PROFILING, in_handler
 from parprof.logical.overhead import TAG
 from parprof.logical.owners import FunctionId, function_of, is_nameless
 from parprof.logical.physical import TRUNCATED, ResolvePlace
-from parprof.logical.pooled import Pooled, Task, pooled, with_handed_out
+from parprof.logical.pooled import Pooled, Task, pool_called, pooled, with_handed_out
 from parprof.logical.threads import THREADS, is_of_scheduler
 from parprof.logical.unwound import Unwound, unwind
 from parprof.model import Path, StackMerge
@@ -98,12 +98,33 @@ class LogicalPaths:
         for key, count in counts.items() if self._wanted else ():
             place = self._places[key]
             folded, begin = place.folded, place.begin
-            for function in folded.calls.keys() & self._wanted:
-                path = folded.creator(function)
-                if _is_known(path):
-                    self._add_caller(function, self._shared.before(path, place.complete), count)
+            for function, before in self.creators(*key):
+                self._add_caller(function, before, count)
             if begin is not None and begin in self._wanted and begin not in folded.calls:
                 self._learn_begin(begin, key[1], count)
+
+    def creators(self, user: int, context: int) -> list[tuple[FunctionId, Before]]:
+        """Of parallel work of unknown context that has been met (`learn`): which a stack has created, and where."""
+        place = self._place(user, context)
+        found = [(one, place.folded.creator(one)) for one in place.folded.calls.keys() & self._wanted]
+        return [
+            (function, self._shared.before(path, place.complete))
+            for function, path in found
+            if _is_known(path)
+        ]
+
+    def shared_work(self, user: int, context: int) -> FunctionId | None:
+        """The work there, if those who created such (`learn`) do a part of it themselves at the time."""
+        place = self._place(user, context)
+        return self._known_body(place.located) if place.has_partner else None
+
+    def in_pool(self, user: int, context: int) -> tuple[str, bool]:
+        """The pool of a library that a thread is in there, if callers take part; and whether it is one of its own."""
+        place = self._place(user, context)
+        return place.in_pool, bool(place.in_pool) and place.has_partner
+
+    def _known_body(self, here: Located) -> FunctionId | None:
+        return next((one for one in here.bodies if one in self._callers), None)
 
     def _learn_begin(self, function: FunctionId, context: int, count: int) -> None:
         """A body that calls a function as its last, by a jump, is on no stack: that function stands for it."""
@@ -138,12 +159,13 @@ class LogicalPaths:
         Work of unknown context is shared among the call paths that are known (`learn`) to create such work.
         ``samples`` may be any whole number that is to be shared; each ``stream`` of them is rounded by itself, and
         only stream 0 is counted in `unknown_samples`, `joined_samples`, `waited_samples` and `incomplete_samples`.
-        ``waited``: how to share what is a `task`, among those that waited for it; None: nobody is known to have.
+        ``waited``: how to share what is a `task`, among those that waited for it, or `shared_work`, among those that
+        did a part of it; None: nobody is known to have.
         """
         here = self.locate(user, kernel, context)
-        function = next((one for one in here.bodies if one in self._callers), None)
+        function = self._known_body(here)
         if function is not None:
-            split = self._callers[function].split(samples, stream)
+            split = self._split(function, samples, stream, waited)
             out = [(self._join(user, kernel, before, function), share) for before, share in split]
         elif waited:
             out = [
@@ -159,6 +181,17 @@ class LogicalPaths:
                 self.waited_samples += count if function is None and located is not here else 0
                 self.incomplete_samples += 0 if located.complete else count
         return out
+
+    def _split(
+        self, function: FunctionId, samples: int, stream: int, took_part: Sequence[tuple[Before | None, int]]
+    ) -> list[tuple[Before, int]]:
+        """Who gets how much of work: those that took part in it then, and of the rest all that were ever seen to."""
+        out: dict[Before, int] = {}
+        for one, share in shared(took_part, samples):
+            those = [(one, share)] if one is not None else self._callers[function].split(share, stream)
+            for before, part in those:
+                out[before] = out.get(before, 0) + part
+        return list(out.items())
 
     def task(self, user: int, context: int) -> Task | None:
         """The piece of work of a pool there, if no caller was seen to take part in it (`learn`)."""
@@ -207,18 +240,20 @@ class LogicalPaths:
         complete = self._is_complete(unwound, before)
         if before is None and unwound.whole and self._is_idle(unwound):
             complete = True
+        is_of_pool = self._is_of_unseen_pool(unwound)
         located = Located(
             folded.path,
             unwound.path,
             complete,
             self._shared.kinds.kind(unwound.path),
             before is not None and before.path[0] is UNKNOWN_CONTEXT,
-            self._work(unwound) if before is _UNKNOWN or self._is_of_unseen_pool(unwound) else (),
+            self._work(unwound) if before is _UNKNOWN or is_of_pool else (),
         )
         located = located.in_handler() if unwound.in_slot else located
         task = self._task(unwound, started)
         waits = self._waits(unwound, folded, complete)
-        return StackInContext(located, folded, complete, self._begin(unwound), task, waits)
+        begin, called = self._begin(unwound), pool_called(unwound.path)
+        return StackInContext(located, folded, complete, begin, task, waits, is_of_pool, called)
 
     def _task(self, unwound: Unwound, started: Before | None) -> Task | None:
         outer, own = _split(unwound)
@@ -242,7 +277,8 @@ class LogicalPaths:
         bodies = tuple(function for function, _ in pooled.bodies)
         kind = self._shared.kinds.kind(unwound.path)
         located = Located(folded.path, unwound.path, not bodies, kind, bodies=bodies)
-        return StackInContext(located.in_handler() if unwound.in_slot else located, folded, not bodies)
+        located = located.in_handler() if unwound.in_slot else located
+        return StackInContext(located, folded, not bodies, has_partner=True, in_pool=pooled.pool.name)
 
     def _fold_from(self, unwound: Unwound, start: int, before: Path) -> Folded:
         """As `_fold`, where what lies before a frame only led to it."""

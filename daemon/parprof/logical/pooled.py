@@ -55,6 +55,16 @@ def pooled(own: Path) -> Pooled | None:
     return Pooled(pool, start, bodies)
 
 
+def pool_called(own: Path) -> str:
+    """The pool that somebody with these frames, root first, is in as a caller who takes part: until he comes out of
+    there its threads work for him, and then they do not. Empty: he is in none."""
+    taking_part = [pool for pool in pools() if pool.takes_part]
+    found = (
+        pool.name for pool in taking_part for frame in own if pool.has(frame) or pool.is_handing_out(frame)
+    )
+    return next(found, "")
+
+
 def with_handed_out(folded: Folded) -> Folded:
     """With the functions that a caller runs his own part of, as threads of a pool run theirs, among the ``calls``."""
     path, handed = logical_projection(folded.path), {}

@@ -1,4 +1,4 @@
-"""Who waited while the threads of a pool worked: see `parprof.runtimes.pools.Pool.waits`."""
+"""Who waited while the threads of a pool worked, or took part: see `parprof.runtimes.pools.Pool`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from parprof.logical.callers import Before
 from parprof.logical.join import Shares
 
 MOST_CALLERS = 64
-"""Among whom the work of a pool in one part of the time is shared: those that waited for longest."""
+"""Among whom the work of a pool in one part of the time is shared: those that waited for longest, or did most of it."""
 
 
 class Waited:
-    """Shares work among the callers that waited for it at the time, in whole numbers that add up.
+    """Shares work among the callers that waited for it at the time, or took part, in whole numbers that add up.
 
     What rounding takes from one of the same callers he gets later.
     """
@@ -26,7 +26,8 @@ class Waited:
     ) -> list[tuple[Before | None, int]]:
         """Who gets how much of an amount of work; None, all of it: nobody waited.
 
-        ``waited_ns``: for how long each did while that was done; ``stream``: each is rounded by itself.
+        ``waited_ns``: for how long each did while that was done, or how many samples of it he had (whatever has that
+        proportion); ``stream``: each is rounded by itself.
         """
         if len(waited_ns) > MOST_CALLERS:
             waited_ns = dict(nlargest(MOST_CALLERS, waited_ns.items(), key=lambda one: one[1]))

@@ -28,7 +28,7 @@ from parprof.runtimes import Agent, agent_for_library, agents
 from parprof.runtimes.pools import pools
 from parprof.values import dataclass
 
-FORMAT = 13
+FORMAT = 14
 """To be raised with each change of what the facts are or how they are found."""
 REGISTERS_CODE = "__jit_debug_register_code"
 """A function that does nothing, which JIT compilers call when they have told debuggers of code: see `parprof.jit`."""

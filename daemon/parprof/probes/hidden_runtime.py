@@ -17,15 +17,13 @@ from typing import NamedTuple
 from parprof.files.elf import ET_EXEC, ElfFile
 from parprof.files.elf_image import PT_LOAD
 from parprof.patterns import regex
-from parprof.probes.wait_code import Range, function_starts, functions_with_pause
+from parprof.probes.wait_code import MAX_CODE, Range, function_starts, functions_with_pause
 from parprof.runtimes import Agent, agents
 
 _PF_W = 2
 _PIECE = 8 << 20
 _MAX_CONSTANTS = 128 << 20
 """Bytes of constants of one file that are searched for `Agent.sign`."""
-_MAX_CODE = 64 << 20
-"""Bytes of code that are searched for uses of messages, of files that have the sign."""
 _MAX_TEXTS = 1 << 10
 _LONGEST = 512
 _GAP = 64 << 10
@@ -127,7 +125,7 @@ def _texts(elf: ElfFile, messages: re.Pattern[bytes]) -> Iterator[int]:
 
 def _uses(elf: ElfFile, starts: Sequence[int], texts: set[int]) -> Iterator[_Use]:
     code = [(segment.vaddr, segment.vaddr + segment.file_size) for segment in elf.code]
-    for start, piece in _pieces(elf, code, _MAX_CODE, _LEA_BYTES):
+    for start, piece in _pieces(elf, code, MAX_CODE, _LEA_BYTES):
         found = [
             (start + match.start(), start + match.start() + _LEA_BYTES + _word(match[1], signed=True))
             for match in _RELATIVE.finditer(piece)

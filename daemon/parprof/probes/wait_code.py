@@ -15,7 +15,7 @@ from parprof.kernel.records import MAX_WAIT_RANGES
 
 _PAUSE = b"\xf3\x90"
 _PIECE = 8 << 20
-_MAX_CODE = 1 << 30
+MAX_CODE = 1 << 30
 """Bytes of one file's code that are searched, at most: those of the largest programs have a quarter of that."""
 
 Range = tuple[int, int]
@@ -95,7 +95,7 @@ def functions_with_pause(elf: ElfFile, starts: Sequence[int]) -> set[int]:
 
 def _code(elf: ElfFile) -> Iterable[tuple[int, bytes]]:
     """The file's code piece by piece; each has the next one's first byte, too."""
-    left = _MAX_CODE
+    left = MAX_CODE
     for segment in elf.code:
         start, end = segment.vaddr, segment.vaddr + segment.file_size
         while start < end and left > 0:

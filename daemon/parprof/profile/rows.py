@@ -31,6 +31,7 @@ from parprof.model import (
     ThreadState,
 )
 from parprof.profile.addresses import AddressBook
+from parprof.profile.beside_pools import n_working_beside_pools
 from parprof.profile.called import called
 from parprof.profile.fine import fine_n_working
 from parprof.profile.wait_reasons import WaitReasons
@@ -105,6 +106,8 @@ class RowMaker:
         self.joined = self.waited = self.unknown = self.incomplete = 0
         """Those shared among the paths that create such work, or that waited for it; of unknown context; and those
         whose logical path is not whole."""
+        self._beside_pools: dict[SampleKey, float] = {}
+        """n_w in the rows made last where a pool's callers tell it."""
         self.divisions: list[Division] = []
         """How the work of pools in the rows made last is shared, for each part of the time that they were made of."""
         self._division: Division = {}
@@ -183,6 +186,11 @@ class RowMaker:
             )
             self.divisions, division = found, together(found)
         self._division = division
+        self._beside_pools = n_working_beside_pools(
+            facts,
+            lambda key: self._paths.get((key.image, key.epoch)),
+            lambda key: 0 if key in drain.by_cores else self.cores_of(drain.images.get(key.image)),
+        )
         for (number, epoch), keys in groups.items():
             image, paths = drain.images.get(number), self._paths[number, epoch]
             before = (
@@ -260,7 +268,9 @@ class RowMaker:
             if is_clock and located.profiling:
                 metrics = Metrics.of({SAMPLES: share, PROFILING: share * period_ns})
             elif is_clock:
-                n_working = (self.fine_n_working.get(key.image, 0.0) if key.fine else 0.0) or key.n_working
+                n_working = (
+                    self.fine_n_working.get(key.image, 0.0) if key.fine else self._beside_pools.get(key, 0.0)
+                ) or key.n_working
                 metrics = attribute(
                     share,
                     period_ns,

@@ -1,5 +1,5 @@
-"""Work of pools whose callers wait, shared among these: part by part of the time, so that nobody is given what was done
-while he did not wait.
+"""Work of pools, shared among their callers, who wait for it or take part in it: part by part of the time, so that
+nobody is given what was done while he did neither.
 """
 
 from __future__ import annotations
@@ -7,13 +7,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from parprof.logical.callers import Before
+from parprof.logical.owners import FunctionId
 from parprof.logical.paths import LogicalPaths
 from parprof.logical.pooled import Task
 from parprof.logical.waited import Waited
 from parprof.model import ACTIVATION, NO_EVENT, Count, SampleKey, ThreadState
 
 Division = Mapping[SampleKey, Sequence[tuple[Before | None, int]]]
-"""Who gets how much of what was counted under each key: only of pools' work. None: nobody is known to have waited."""
+"""Who gets how much of what was counted under each key: only of pools' work. None: nobody is known to have waited for
+it, or taken part."""
 
 
 def divide(
@@ -47,6 +49,16 @@ def _divide(
     period_ns: float,
     waited: Waited,
 ) -> Division:
+    return {**_by_waits(facts, paths, period_ns, waited), **_by_parts(facts, paths, waited)}
+
+
+def _by_waits(
+    facts: Mapping[SampleKey, Count],
+    paths: Callable[[SampleKey], LogicalPaths | None],
+    period_ns: float,
+    waited: Waited,
+) -> Division:
+    """Of work that callers only wait for: by how long they did."""
     tasks = {
         key: task
         for key in facts
@@ -70,6 +82,38 @@ def _divide(
             _amount(key, facts[key]),
         )
         for key, task in tasks.items()
+    }
+
+
+def _by_parts(
+    facts: Mapping[SampleKey, Count], paths: Callable[[SampleKey], LogicalPaths | None], waited: Waited
+) -> Division:
+    """Of work that callers do a part of: by the samples of it that they have themselves."""
+    works = {
+        key: function
+        for key in facts
+        if (known := paths(key)) is not None
+        and (function := known.shared_work(key.user, key.context)) is not None
+    }
+    if not works:
+        return {}
+    wanted = {(key.image, function) for key, function in works.items()}
+    samples: dict[tuple[int, FunctionId], dict[Before, int]] = {}
+    """By process image and what is done."""
+    for key, count in facts.items():
+        known = paths(key) if key.event == 0 else None
+        for function, before in known.creators(key.user, key.context) if known is not None else ():
+            if (key.image, function) in wanted:
+                callers = samples.setdefault((key.image, function), {})
+                callers[before] = callers.get(before, 0) + count.samples
+    return {
+        key: waited.split(
+            f"{key.image} {function}",
+            key.event,
+            samples.get((key.image, function), {}),
+            _amount(key, facts[key]),
+        )
+        for key, function in works.items()
     }
 
 

@@ -129,6 +129,25 @@ POOLS = (
         ),
     ),
     Pool(
+        "Taskflow",  # callers have a std::future of what they run
+        NOTHING,
+        regex(r"tf::Executor::_spawn\(.*\)::.*"),
+        waits=regex(
+            r"tf::Executor::wait_for_all\b.*|(?:tf::Future|std::__basic_future)<.*>::(?:wait|_M_get_result)\b.*|"
+            r"std::__future_base::_State_baseV2::wait\b.*|std::__atomic_futex_unsigned_base::_M_futex_wait_until\w*\b.*"
+        ),
+        runs=regex(r"tf::Executor::_invoke\w*\(.*"),
+    ),
+    Pool(
+        "Eigen",
+        NOTHING,
+        regex(r"Eigen::(?:NonBlocking)?ThreadPoolTempl<.*>::WorkerLoop\b.*"),
+        waits=regex(r"Eigen::(?:Barrier|Notification)::Wait\w*\b.*"),
+        rests=regex(
+            r"\AEigen::(?:\w*ThreadPoolTempl<[^()]*>::(?:WaitForWork|\w*Steal|NonEmptyQueueIndex)|RunQueue<|EventCount::)"
+        ),
+    ),
+    Pool(
         "concurrent.futures",
         NOTHING,
         _PYTHON_WORKER,

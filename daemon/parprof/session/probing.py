@@ -10,7 +10,7 @@ from parprof.errors import ProbeAttachError
 from parprof.files.dso import Dso
 from parprof.kernel.alarms import Cut
 from parprof.kernel.engine import BpfKernel
-from parprof.kernel.records import BLAME_LOCKS, CACTUS, LETS_GO, Cost, WatchConfig
+from parprof.kernel.records import BLAME_LOCKS, CACTUS, CREATORS_UNPROBED, LETS_GO, Cost, WatchConfig
 from parprof.plans import Edge
 from parprof.probes.placed import PlacedProbes
 from parprof.probes.plan import Plan, learned_site, make_plan, plan_spins
@@ -100,6 +100,14 @@ class Probing:
         """Whether work edges can be probed."""
         return can_probe_edges(self.plan.sites, self.plan.agents, self.plan.outlined)
 
+    def unmet_wish(self) -> str:
+        """What the user is to be told of the source that he wanted, and that this process cannot have; empty: nothing.
+        Why a runtime's state cannot be read is told elsewhere (`MemoryChoice.problem`)."""
+        if self._wanted_source in (None, Source.SCHEDULER) or self.plan.agents:
+            return ""
+        wish = f"n_w source {self._wanted_source} was asked for, and is {self.source}"
+        return f"{wish}: no parallel runtime was found in it"
+
     def config(self, flags: int, code_spans: tuple[tuple[int, int], ...]) -> WatchConfig:
         """What the programs are told of the process, with further flags and where its code is."""
         plan = self.plan
@@ -110,6 +118,8 @@ class Probing:
             flags |= CACTUS
         if self.source is Source.EXACT and all(agent.lets_go for agent in plan.agents):
             flags |= LETS_GO
+        if plan.agents and not plan.rare_sites:
+            flags |= CREATORS_UNPROBED
         return WatchConfig(
             flags,
             tuple(plan.runtime_ranges),

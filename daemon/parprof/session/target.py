@@ -303,6 +303,8 @@ class Target:
     def remarks(self) -> list[str]:
         """What the reader of a report must know of it: its failures, and what was done without."""
         texts = self.notes()
+        if wish := self.probing.unmet_wish():
+            texts.append(wish)
         if self.memory.problem:
             texts.append(f"n_w is not read from memory: {self.memory.problem}")
         if places := self.plan.spinning:
