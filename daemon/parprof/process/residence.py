@@ -30,11 +30,11 @@ def present_pages(pid: int, start: int, end: int, step: int) -> Iterator[int]:
             if len(entries) != wanted * _ENTRY:
                 return
             is_present = entries[_ENTRY - 1 :: _ENTRY].translate(_IS_PRESENT)
-            at = is_present.find(1)
-            while at >= 0:
+            following = page
+            while (at := is_present.find(1, following - page)) >= 0:
                 address = (page + at) * _PAGE
                 yield address
-                at = is_present.find(1, (address // step + 1) * step // _PAGE - page)
-            page += wanted
+                following = (address // step + 1) * step // _PAGE
+            page = max(page + wanted, following)
     finally:
         os.close(fd)
