@@ -33,6 +33,11 @@ class Phases(Pool):
     def key(self, user: int, n_working: int, tid: int = 1, image: int = 1) -> SampleKey:
         return SampleKey(image, tid, 0, ThreadState.WORKING, n_working, user, 0)
 
+    def told_late(self) -> dict[SampleKey, int]:
+        """Of samples that tell each change too late: idleness of `prepare` is at the call."""
+        prepares, calls = self.key(self.prepare, 2), self.key(self.call, 1)
+        return {prepares: 40, calls: 10, self.key(self.part, 1, 2): 10}
+
     def found(self, facts: Mapping[SampleKey, int], cores: int = CORES) -> dict[SampleKey, float]:
         counts = {key: Count(number, number) for key, number in facts.items()}
         return n_working_beside_pools(counts, lambda key: self.paths, lambda key: cores)
@@ -83,11 +88,7 @@ def test_where_all_is_told_by_samples_nothing_changes(process: Phases) -> None:
 
 
 def test_nothing_is_known_where_more_than_one_thread_hands_out_work_or_does_other(process: Phases) -> None:
-    facts = {
-        process.key(process.prepare, 2): 40,
-        process.key(process.call, 1): 10,
-        process.key(process.part, 1, 2): 10,
-    }
+    facts = process.told_late()
     assert process.found(facts)
     assert not process.found(facts, cores=1) and not process.found(facts, cores=0)
     for other in (
@@ -104,11 +105,7 @@ def test_nothing_is_known_where_more_than_one_thread_hands_out_work_or_does_othe
 
 
 def test_only_samples_of_threads_at_work_count(process: Phases) -> None:
-    facts = {
-        process.key(process.prepare, 2): 40,
-        process.key(process.call, 1): 10,
-        process.key(process.part, 1, 2): 10,
-    }
+    facts = process.told_late()
     n_w = process.found(facts)
     spins = process.key(process.search, 1, 2)._replace(state=ThreadState.SPINNING)
     sleeps = process.key(process.prepare, 1)._replace(event=NO_EVENT)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from itertools import pairwise
 
-from parprof.kernel.store import Store
-from parprof.unwind.cache import Table
+from parprof.kernel.store import Store, StoreFull
+from parprof.unwind.cache import Table, TableDamaged
 from parprof.unwind.pages import WORD, index_words
 from parprof.values import dataclass
 
@@ -60,21 +60,17 @@ def place(store: Store, table: Table, wanted: Iterable[int] | None = None) -> Pl
         StoreFull: there is no room for it; TableDamaged.
     """
     regions = table.regions
-    if wanted is None:
-        words = regions + table.offsets[-1] // WORD
-        placed = Placed(store.allocate(words), words, regions, table.first_region)
-        try:
-            _write(store, placed.start + regions, table, range(regions))
-        except OSError:
-            release(store, placed)
-            raise
-        store.write(placed.start, index_words(table.offsets, regions).tobytes())
-        return placed
-    placed = Placed(store.allocate(regions), regions, regions, table.first_region, here=bytearray(regions))
-    store.write(placed.start, bytes(regions * WORD))
+    words = regions + (table.offsets[-1] // WORD if wanted is None else 0)
+    here = None if wanted is None else bytearray(regions)
+    placed = Placed(store.allocate(words), words, regions, table.first_region, here=here)
     try:
-        add(store, placed, table, wanted)
-    except Exception:
+        if wanted is None:
+            _write(store, placed.start + regions, table, range(regions))
+            store.write(placed.start, index_words(table.offsets, regions).tobytes())
+        else:
+            store.write(placed.start, bytes(regions * WORD))
+            add(store, placed, table, wanted)
+    except (StoreFull, TableDamaged):
         release(store, placed)
         raise
     return placed

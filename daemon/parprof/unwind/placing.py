@@ -314,9 +314,9 @@ class Placer:
         return placed
 
     @staticmethod
-    def _used(dso: Dso, load_map: LoadMap) -> list[int] | None:
+    def _used(dso: Dso, load_map: LoadMap) -> set[int] | None:
         """The regions of a file's code that a process has in its page tables, by their numbers; None: nobody knows."""
-        used: dict[int, None] = {}
+        used: set[int] = set()
         try:
             for mapping in load_map.mappings:
                 if mapping.dso is dso:
@@ -324,11 +324,10 @@ class Placer:
                     step = 1 << REGION_SHIFT
                     for page in present_pages(load_map.pid, mapping.start, mapping.end, step):
                         last = min(page - page % step + step, mapping.end) - 1
-                        for region in range(page + bias >> REGION_SHIFT, (last + bias >> REGION_SHIFT) + 1):
-                            used[region] = None
+                        used.update(range(page + bias >> REGION_SHIFT, (last + bias >> REGION_SHIFT) + 1))
         except OSError:
             return None
-        return list(used)
+        return used
 
     def _add(self, dso: Dso, placed: Placed, used: Iterable[int] | None) -> None:
         """Place of a table what else is ``used``; None: all of it."""
