@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(FilePath(__file__).parent))
 
 from logical_stacks import frames, text
-from parprof.causes.evidence import Callee, Place, Tally
+from parprof.causes.evidence import Callee, Place
 from parprof.causes.ownership import Owner
 from parprof.causes.sites import LossSite
 from parprof.causes.sites import together as sites_together
+from parprof.causes.tallies import Tally
 from parprof.cct.tree import Procedure
 from parprof.logical import pooled
 from parprof.logical.callers import Before, shared

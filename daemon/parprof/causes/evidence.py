@@ -15,14 +15,15 @@ from typing import NamedTuple
 from parprof.attribution.waiting import is_wait
 from parprof.causes.barriers import is_barrier
 from parprof.causes.company import Company, runs_routines
-from parprof.causes.gil import NOTHING, Beside, beside
+from parprof.causes.gil import beside
 from parprof.causes.ownership import Owner, Ownership, nameless_files, partly_named, script_folders
-from parprof.causes.routes import Route, RouteFinder, RouteStep
+from parprof.causes.routes import Route, RouteFinder, RouteStep, steps_in_common
 from parprof.causes.sleepers import with_sleepers
+from parprof.causes.tallies import SampleRoute, Tally
 from parprof.causes.tickers import ThreadLabel
 from parprof.causes.upstream import sleeps_of
 from parprof.cct.tree import Procedure
-from parprof.metrics import WAIT, Metrics, add_to
+from parprof.metrics import WAIT
 from parprof.model import OTHERS, Frame, Interval, PathSample
 from parprof.values import dataclass
 
@@ -39,82 +40,6 @@ _NO_THREADS = OTHERS[-1].name
 """What lies in no thread: it would be a process of its own, which lost."""
 _LEAST_SHARE = 0.001
 """Places with less of all effort than this are not told apart from their callers."""
-
-
-class SampleRoute(NamedTuple):
-    """A sample, and how it comes through the program."""
-
-    metrics: Metrics
-    thread: ThreadLabel
-    runtime: str
-    """What it was in besides the program: the kind of overhead, and the function."""
-    route: Route
-    is_idler: bool = False
-    """Whether its thread did next to nothing but sleep."""
-    beside: Beside = NOTHING
-    """What other threads waited for meanwhile."""
-
-    @property
-    def function(self) -> str:
-        """What it was in besides the program, and what it waits for there, if it does."""
-        return self.runtime.partition(":")[2]
-
-
-@dataclass(slots=True)
-class Tally:
-    """What some samples add up to."""
-
-    metrics: Metrics = field(default_factory=Metrics)
-    threads: dict[ThreadLabel, Metrics] = field(default_factory=dict)
-    called_back_ns: float = 0.0
-    """Work that a library called this place for, as a sort does a comparison."""
-    runtime: dict[str, Metrics] = field(default_factory=dict)
-    """By kind of overhead and name of the runtime's, or the system's, function that ran innermost."""
-    idlers: dict[str, float] = field(default_factory=dict)
-    """By such a function: for how long threads slept in it that did next to nothing else."""
-    prepares: dict[str, float] = field(default_factory=dict)
-    """Core time unused while the program's own code imported or had compiled something, by what that was."""
-    in_region_ns: float = 0.0
-    """Work on behalf of a parallel region, task or thread that begins at this place."""
-    within_region_ns: float = 0.0
-    """The same where that begins at this place or above it."""
-    launched_ns: float = 0.0
-    """Work of a main thread that is not the process's first one."""
-    beside: Beside = field(default_factory=Beside)
-    """Waiting of others for the interpreter's lock that was beside this."""
-
-    def add(self, row: SampleRoute) -> None:
-        """Add samples of one thread."""
-        self.metrics.add(row.metrics)
-        add_to(self.threads, row.thread, row.metrics)
-        if row.beside is not NOTHING:
-            self.beside.add(row.beside)
-        if row.route.is_launched:
-            self.launched_ns += row.metrics.work_ns
-        if row.runtime:
-            add_to(self.runtime, row.runtime, row.metrics)
-            if row.is_idler:
-                self.idlers[row.function] = self.idlers.get(row.function, 0.0) + row.metrics[WAIT]
-        if what := row.route.prepares:
-            unused_ns = row.metrics.idleness_ns + row.metrics.stall_ns
-            self.prepares[what] = self.prepares.get(what, 0.0) + unused_ns
-
-    def merge(self, other: Tally) -> None:
-        """Add all of another one."""
-        self.metrics.add(other.metrics)
-        for thread, metrics in other.threads.items():
-            add_to(self.threads, thread, metrics)
-        for name, metrics in other.runtime.items():
-            add_to(self.runtime, name, metrics)
-        for function, wait_ns in other.idlers.items():
-            self.idlers[function] = self.idlers.get(function, 0.0) + wait_ns
-        for what, unused_ns in other.prepares.items():
-            self.prepares[what] = self.prepares.get(what, 0.0) + unused_ns
-        self.in_region_ns += other.in_region_ns
-        self.within_region_ns += other.within_region_ns
-        self.launched_ns += other.launched_ns
-        self.beside.add(other.beside)
-        self.called_back_ns += other.called_back_ns
 
 
 class Callee(NamedTuple):
@@ -259,53 +184,101 @@ class Evidence:
         return out
 
     def _grow(self, rows: list[SampleRoute]) -> None:
-        """Make the places, from the root on, where there is enough to look at: there may be millions of paths."""
+        """Make the places, from the root on, where there is enough to look at: there may be millions of paths.
+
+        What all rows of a place have in common, as all of a program have `main`, is gone along at once.
+        """
         self.scripts = any(row.route.is_script for row in rows)
         least_ns = _LEAST_SHARE * sum(row.metrics.effort_ns for row in rows)
         pending = [(self.root, 0, rows)]
         while pending:
             place, depth, here = pending.pop()
-            further: dict[Callee, list[SampleRoute]] = defaultdict(list)
-            effort: dict[Callee, float] = defaultdict(float)
-            for row in here:
-                self._charge(place, depth, row)
-                if depth < row.route.length:
-                    callee = Callee.of(row.route, depth)
-                    further[callee].append(row)
-                    effort[callee] += row.metrics.effort_ns + row.metrics.spin_ns
-            for callee, those in further.items():
-                if effort[callee] >= least_ns:
+            crowd = _Crowd(here)
+            self._charge(place, depth, crowd)
+            while depth < crowd.shared:
+                route = here[0].route
+                place = place.child(Callee.of(route, depth), route.step(depth).owner)
+                depth += 1
+                self._charge(place, depth, crowd)
+            own = [row for row in here if row.route.length == depth]
+            for callee, those in _by_callee(here, depth).items():
+                if sum(row.effort_ns for row in those) >= least_ns:
                     owner = those[0].route.step(depth).owner
                     pending.append((place.child(callee, owner), depth + 1, those))
                 else:
-                    for row in those:
-                        place.own.add(row)
+                    own += those
+            place.own = Tally.of(own)
 
-    def _charge(self, place: Place, depth: int, row: SampleRoute) -> None:
-        """Charge samples to the place that they go through at this depth."""
-        metrics, route = row.metrics, row.route
-        place.all.add(row)
-        if not route.length and route.innermost != _NO_THREADS:
-            self.unnamed.add(row)
-        if depth == route.length:
-            place.own.add(row)
+    def _charge(self, place: Place, depth: int, crowd: _Crowd) -> None:
+        """Charge all samples that go through a place to it. It is at this depth of their routes."""
+        place.all = crowd.tally.copy()
         if not depth:
+            self.unnamed = Tally.of(
+                row for row in crowd.rows if not row.route.length and row.route.innermost != _NO_THREADS
+            )
             return
-        step = route.step(depth - 1)
-        if step.start_line and not place.start_line:
+        region = depth - 1
+        place.all.within_region_ns = sum(work for at, work in crowd.regions.items() if 0 <= at <= region)
+        place.all.in_region_ns = crowd.regions.get(region, 0.0)
+        place.is_started = region in crowd.started
+        work_ns = place.all.metrics.work_ns
+        if depth <= crowd.shared:
+            step = crowd.rows[0].route.step(region)
             place.start_line = step.start_line
-        place.by_line.setdefault(step.line, Tally()).add(row)
-        if 0 <= route.region < depth:
-            place.all.within_region_ns += metrics.work_ns
-        if depth - 1 == route.region:
-            place.all.in_region_ns += metrics.work_ns
-            place.is_started |= route.is_started
-        elif step.is_called_back:
-            place.all.called_back_ns += metrics.work_ns
-        if not step.procedure.is_loop:
-            self.functions[step.procedure] += metrics.work_ns
+            place.by_line[step.line] = crowd.tally.copy()
+            if step.is_called_back:
+                place.all.called_back_ns = work_ns - place.all.in_region_ns
+        else:
+            self._charge_lines(place, region, crowd.rows)
+        if not place.procedure.is_loop:
+            self.functions[place.procedure] += work_ns
             if place.parent is not None:
-                self.calls[step.procedure, place.parent.function.procedure] += metrics.work_ns
+                self.calls[place.procedure, place.parent.function.procedure] += work_ns
+
+    def _charge_lines(self, place: Place, at: int, rows: list[SampleRoute]) -> None:
+        """Charge samples to the lines of a place, which is step ``at`` of their routes."""
+        by_line: dict[int, list[SampleRoute]] = defaultdict(list)
+        for row in rows:
+            step = row.route.step(at)
+            by_line[step.line].append(row)
+            place.start_line = place.start_line or step.start_line
+            if step.is_called_back and at != row.route.region:
+                place.all.called_back_ns += row.metrics.work_ns
+        place.by_line = {line: Tally.of(those) for line, those in by_line.items()}
+
+
+class _Crowd:
+    """The samples that go through one place, and on from there as far as all go the same way."""
+
+    def __init__(self, rows: list[SampleRoute]) -> None:
+        """There is one at least."""
+        self.rows = rows
+        self.tally = Tally.of(rows)
+        self.regions: dict[int, float] = defaultdict(float)
+        """Work by the step that begins a region, a task or a thread; -1: none does."""
+        self.started: set[int] = set()
+        """Which of these steps are functions that threads are started with."""
+        routes = {id(row.route): row.route for row in rows}
+        for row in rows:
+            self.regions[row.route.region] += row.metrics.work_ns
+        self.started = {route.region for route in routes.values() if route.is_started}
+        self.shared = steps_in_common(list(routes.values()))
+        """How many steps all have in common, from the first one on."""
+
+
+def _by_callee(rows: Iterable[SampleRoute], depth: int) -> dict[Callee, list[SampleRoute]]:
+    """Those that go on to a step ``depth``, by what that calls."""
+    by_number: dict[tuple[int, bool], list[SampleRoute]] = {}
+    for row in rows:
+        route = row.route
+        if depth < route.length:
+            key = route.number(depth), 0 <= route.region < depth + route.is_started
+            by_number.setdefault(key, []).append(row)
+    out: dict[Callee, list[SampleRoute]] = {}
+    for those in by_number.values():
+        callee = Callee.of(those[0].route, depth)
+        out[callee] = out[callee] + those if callee in out else those
+    return out
 
 
 def _rows(
@@ -362,7 +335,9 @@ def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleR
             innermost = f"{innermost} {sample.path[-1].name}"
         runtime = f"{origin.overhead}:{innermost}" if innermost else ""
         label = threads.setdefault(thread, thread)
-        out.append(SampleRoute(sample.metrics, label, runtime, route, label in idlers))
+        metrics = sample.metrics
+        effort_ns = metrics.effort_ns + metrics.spin_ns
+        out.append(SampleRoute(metrics, label, runtime, route, effort_ns, label in idlers))
     return out
 
 

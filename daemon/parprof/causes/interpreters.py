@@ -9,13 +9,14 @@ from operator import ge
 
 from parprof.attribution.effort import lost_ns
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
-from parprof.causes.evidence import Evidence, Tally
+from parprof.causes.evidence import Evidence
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, knows_how_to_name, nameless_share
 from parprof.causes.ownership import interpreter
 from parprof.causes.processes import lone_process, metrics_of_processes, name_of
 from parprof.causes.shares import leading, many_processes, one_at_a_time
 from parprof.causes.sites import LossSite, alone, effort_ns, is_single, knows_threads, workers
 from parprof.causes.stalls import elapsed_of, wait_of, waited_for
+from parprof.causes.tallies import Tally
 from parprof.causes.waiting import waits_of
 from parprof.metrics import STALL, WAIT
 from parprof.model import PathSample

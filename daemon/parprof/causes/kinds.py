@@ -11,7 +11,6 @@ import re
 
 from parprof.attribution.effort import lost_ns
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting, Test
-from parprof.causes.evidence import Tally
 from parprof.causes.locks import lock, lock_diagnosis
 from parprof.causes.machine import away_ns, machine, too_many_threads
 from parprof.causes.processes import busiest_process, in_turn, lone_process, lone_rank
@@ -40,6 +39,7 @@ from parprof.causes.sites import (
     workers,
 )
 from parprof.causes.stalls import spun_ns, stall
+from parprof.causes.tallies import Tally
 from parprof.causes.tools import brief_processes
 from parprof.causes.unasked import few_requests
 from parprof.causes.waiting import (

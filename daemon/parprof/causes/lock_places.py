@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from parprof.attribution.effort import lost_ns
-from parprof.causes.evidence import Place, Tally
+from parprof.causes.evidence import Place
 from parprof.causes.sites import LossSite, mostly_in
 from parprof.causes.spinning import where_spun
+from parprof.causes.tallies import Tally
 from parprof.causes.waiting import is_lock, lets_go
 from parprof.metrics import WAIT
 

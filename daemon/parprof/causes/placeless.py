@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from parprof.attribution.effort import lost_ns
 from parprof.causes.cause import Cause, without_place
 from parprof.causes.diagnosis import Judged, Kind, Setting
-from parprof.causes.evidence import Evidence, Tally
+from parprof.causes.evidence import Evidence
 from parprof.causes.interpreters import of_interpreter, stall_of_interpreter
 from parprof.causes.ranks import TOGETHER, is_one_rank
 from parprof.causes.sites import LossSite
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
+from parprof.causes.tallies import Tally
 from parprof.causes.waiting import asleep_for_requests_ns
 from parprof.metrics import OUTSIDE, STALL, WAIT, Metrics
 from parprof.model import NOBODY, PathSample

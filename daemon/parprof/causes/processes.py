@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting, Told
-from parprof.causes.evidence import Place, Tally
+from parprof.causes.evidence import Place
 from parprof.causes.ownership import Owner
 from parprof.causes.shares import MOSTLY, many_processes
 from parprof.causes.sites import LossSite, alone, idle_ns, is_single, knows_threads
+from parprof.causes.tallies import Tally
 from parprof.causes.unasked import few_requests
 from parprof.metrics import Metrics
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from parprof.causes.cause import LEAST_SAMPLES, UNLIKELY, Cause, is_certain, weighed_cause, without_place
 from parprof.causes.diagnosis import Judged, Kind, Setting, Told, runtime_in_use
-from parprof.causes.evidence import Evidence, Tally
+from parprof.causes.evidence import Evidence
 from parprof.causes.kinds import diagnose
 from parprof.causes.lock_places import locks_ns
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
@@ -30,6 +30,7 @@ from parprof.causes.sites import (
     together,
     unused_ns,
 )
+from parprof.causes.tallies import Tally
 from parprof.causes.tools import is_of_brief, of_tools
 from parprof.causes.waiting import (
     tidies_up,

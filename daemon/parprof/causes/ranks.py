@@ -7,8 +7,9 @@ use the other cores is no fault of its: they are the other ranks'.
 from __future__ import annotations
 
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
-from parprof.causes.evidence import Evidence, Place, Tally
+from parprof.causes.evidence import Evidence, Place
 from parprof.causes.sites import LossSite
+from parprof.causes.tallies import Tally
 from parprof.metrics import Metrics
 
 _WAITS = 0.1

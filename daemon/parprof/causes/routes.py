@@ -100,6 +100,10 @@ class FrameBook:
             facts = self._known[id(frame)] = self._find(frame)
         return facts
 
+    def number(self, procedure: Procedure) -> int:
+        """That of a procedure: quicker to compare."""
+        return self._numbers.setdefault(procedure, len(self._numbers))
+
     def owners(self, facts: list[FrameFacts]) -> list[Owner]:
         """Whose code each frame is."""
         if self._loops.isdisjoint(facts):
@@ -114,8 +118,7 @@ class FrameBook:
 
     def _find(self, frame: Frame) -> FrameFacts:
         procedure = _as_written(frame)
-        number = self._numbers.setdefault(procedure, len(self._numbers))
-        facts = FrameFacts(frame, procedure, number, self._ownership.of(frame), frame.is_loop)
+        facts = FrameFacts(frame, procedure, self.number(procedure), self._ownership.of(frame), frame.is_loop)
         if frame.module == SCRIPT:
             self.scripts.add(facts)
         if facts.owner is not Owner.PROGRAM and runs_others_work(frame):
@@ -167,6 +170,23 @@ class Route:
             return self.prefix[at].procedure
         return self.book.of(self.path[self.spans[2 * at]]).procedure
 
+    def number(self, at: int) -> int:
+        """Of a step's procedure: quicker to compare."""
+        at -= len(self.prefix)
+        if at < 0:
+            return self.book.number(self.prefix[at].procedure)
+        return self.book.of(self.path[self.spans[2 * at]]).number
+
+    def begins_like(self, other: Route, steps: int) -> bool:
+        """Whether its first steps are, by frame and line, those of another route of the same finder."""
+        if self.prefix != other.prefix:
+            return False
+        ends = 2 * (steps - len(self.prefix))
+        if ends <= 0:
+            return True
+        spans = self.spans[:ends]
+        return spans == other.spans[:ends] and self.path[: spans[-1] + 1] == other.path[: spans[-1] + 1]
+
     def step(self, at: int) -> RouteStep:
         """The steps are counted from 0, the program's entry."""
         at -= len(self.prefix)
@@ -182,6 +202,21 @@ class Route:
         frame = self.path[first]
         procedure = self.book.of(frame).procedure
         return RouteStep(procedure, self.owner, self.path[last].line, frame.start_line, called_back)
+
+
+def steps_in_common(routes: Sequence[Route]) -> int:
+    """How many steps all of some routes of one finder begin with, in regions and out of them alike."""
+    first = routes[0]
+    steps = first.length
+    for route in routes:
+        if not steps:
+            break
+        steps = min(steps, route.length)
+        if not route.begins_like(first, steps):
+            steps = bisect_left(range(1, steps), True, key=lambda n: not route.begins_like(first, n))  # noqa: B023
+    # the first step that is in a region: others may come there without it
+    inside = {route.region + (not route.is_started) if route.region >= 0 else steps for route in routes}
+    return min(steps, *inside) if len(inside) > 1 else steps
 
 
 class RouteFinder:

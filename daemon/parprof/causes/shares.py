@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
 from parprof.causes.diagnosis import Setting
-from parprof.causes.evidence import Tally
 from parprof.causes.sites import (
     ALONE,
     LossSite,
@@ -20,6 +19,7 @@ from parprof.causes.sites import (
     share_of_first,
     workers,
 )
+from parprof.causes.tallies import Tally
 from parprof.causes.waiting import waits_around
 from parprof.metrics import SAMPLES, WAIT, Metric, Metrics
 

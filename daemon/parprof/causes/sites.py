@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from parprof.attribution.effort import lost_ns
-from parprof.causes.evidence import Evidence, Place, Tally
+from parprof.causes.evidence import Evidence, Place
+from parprof.causes.tallies import Tally
 from parprof.causes.tickers import ThreadLabel
 from parprof.cct.tree import Procedure
 from parprof.metrics import STOLEN, Metrics

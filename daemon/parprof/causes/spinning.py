@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from parprof.causes.barriers import is_barrier
-from parprof.causes.evidence import Place, Tally
+from parprof.causes.evidence import Place
 from parprof.causes.sites import LossSite, mostly_in
+from parprof.causes.tallies import Tally
 from parprof.causes.waiting import is_arrival, is_lock
 
 _ONLY_SPINS = 0.1

@@ -6,11 +6,11 @@ from parprof.attribution.effort import lost_ns
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.barriers import is_barrier
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
-from parprof.causes.evidence import Tally
 from parprof.causes.machine import BUSY_MACHINE, away_ns
 from parprof.causes.ownership import is_of_stripped
 from parprof.causes.shares import leading
 from parprof.causes.sites import LossSite, mostly_spins, unused_ns
+from parprof.causes.tallies import Tally
 from parprof.causes.upstream import writer
 from parprof.causes.waiting import is_lock
 from parprof.metrics import STALL, Metrics

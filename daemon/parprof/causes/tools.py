@@ -10,12 +10,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 from parprof.causes.diagnosis import Diagnosis, Judged, Kind, Setting, Told
-from parprof.causes.evidence import Tally
 from parprof.causes.locks import lock
 from parprof.causes.ownership import is_of_stripped
 from parprof.causes.processes import in_turn, metrics_of_processes, name_of
 from parprof.causes.shares import MOSTLY
 from parprof.causes.sites import LossSite, alone, workers
+from parprof.causes.tallies import Tally
 from parprof.patterns import regex
 from parprof.values import dataclass
 

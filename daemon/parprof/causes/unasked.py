@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
-from parprof.causes.evidence import Tally
 from parprof.causes.sites import LossSite, knows_threads, workers
+from parprof.causes.tallies import Tally
 from parprof.causes.tickers import ThreadLabel
 from parprof.metrics import WAIT
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.barriers import is_barrier
-from parprof.causes.evidence import Place, Tally
+from parprof.causes.evidence import Place
 from parprof.causes.gil import is_for_gil
 from parprof.causes.sites import LossSite
+from parprof.causes.tallies import Tally
 from parprof.causes.tickers import ThreadId, thread_of
 from parprof.metrics import STALL, WAIT
 from parprof.model import PathSample
