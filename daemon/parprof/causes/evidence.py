@@ -190,7 +190,7 @@ class Evidence:
         """
         self.scripts = any(row.route.is_script for row in rows)
         least_ns = _LEAST_SHARE * sum(row.metrics.effort_ns for row in rows)
-        pending = [(self.root, 0, rows)]
+        pending = [(self.root, 0, rows)] if rows else []
         while pending:
             place, depth, here = pending.pop()
             crowd = _Crowd(here)
