@@ -50,7 +50,8 @@ def nameless_share(samples: Iterable[PathSample], program: str = "") -> float:
     for sample in samples:
         here = lost_ns(sample.metrics)
         lost += here
-        nameless += here if is_nameless(sample) or (counts_cut and _is_cut(sample)) else 0.0
+        if here and (is_nameless(sample) or (counts_cut and _is_cut(sample))):
+            nameless += here
     return nameless / lost if lost else 0.0
 
 

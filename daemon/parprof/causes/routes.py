@@ -357,6 +357,8 @@ def _without_recursion(numbers: Sequence[int]) -> Sequence[int]:
     [0, 0, 1, 3, 4, 4]
     """
     last = dict(zip(numbers, range(len(numbers)), strict=True))
+    if len(last) == len(numbers):
+        return [at for at in range(len(numbers)) for _ in "ab"]
     out: list[int] = []
     at = 0
     while at < len(numbers):

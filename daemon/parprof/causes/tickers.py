@@ -59,7 +59,8 @@ _HARDLY = 0.05
 @dataclass(slots=True, eq=False)
 class _Thread:
     slept_ns: float = 0.0
-    work_ns: float = 0.0
+    did: list[PathSample] = field(default_factory=list)
+    """All rows in which it worked or spun."""
     kept_ns: float = 0.0
     """How long nobody worked and it was the last to fall asleep, in core time."""
     waited_ns: float = 0.0
@@ -79,11 +80,18 @@ class _Thread:
             return False
         if self.elsewhere_ns > _BRIEFLY * self.slept_ns:
             return False
-        if max(self.work_ns, self.unseen_ns) > _HARDLY * self.slept_ns:
-            return False
         if not _ALL_THE_TIME * longest_ns <= self.slept_ns <= longest_ns / _ALL_THE_TIME:
             return False
-        return self.kept_ns >= _ITS_SHARE * kept_ns > 0
+        if not self.kept_ns >= _ITS_SHARE * kept_ns > 0:
+            return False
+        return max(self.work_ns, self.unseen_ns) <= _HARDLY * self.slept_ns
+
+    @property
+    def work_ns(self) -> float:
+        """How long it worked or spun, but for imports: these are once, whatever a program does later."""
+        # nearly all paths of all threads would be looked through, of which next to none only looks around
+        did = (row for row in self.did if not any(map(is_import, row.path)))
+        return sum(row.metrics.work_ns + row.metrics.spin_ns for row in did)
 
 
 def tickers(rows: Iterable[PathSample]) -> frozenset[ThreadId]:
@@ -111,8 +119,8 @@ def tickers(rows: Iterable[PathSample]) -> frozenset[ThreadId]:
 
 def _add(thread: _Thread, row: PathSample) -> None:
     """To what is known of a thread what it did on one call path."""
-    if not any(map(is_import, row.path)):  # that is once, whatever a program does later
-        thread.work_ns += row.metrics.work_ns + row.metrics.spin_ns
+    if row.metrics.work_ns or row.metrics.spin_ns:
+        thread.did.append(row)
     thread.kept_ns += row.metrics[STALL] + row.metrics[OUTSIDE]
     if not row.path or not (wait_ns := row.metrics[WAIT]):
         return

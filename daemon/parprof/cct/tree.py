@@ -52,6 +52,9 @@ class Procedures:
     def __init__(self) -> None:
         """Know none yet."""
         self._known: dict[int, Procedure] = {}
+        self._numbers: dict[int, int] = {}
+        """By the ids of frames."""
+        self._by_procedure: dict[Procedure, int] = {}
         self._frames: list[Frame] = []
         """They are kept: else the id of one may come to mean another."""
 
@@ -70,6 +73,21 @@ class Procedures:
             return [known[id(frame)] for frame in path]
         except KeyError:
             return [self.of(frame) for frame in path]
+
+    def numbers_along(self, path: Path) -> list[int]:
+        """The same as numbers, which are quicker to compare; those of loops are negative."""
+        known = self._numbers
+        try:
+            return [known[id(frame)] for frame in path]
+        except KeyError:
+            return [self._number(frame) for frame in path]
+
+    def _number(self, frame: Frame) -> int:
+        known = self._numbers.get(id(frame))
+        if known is None:
+            number = self._by_procedure.setdefault(self.of(frame), len(self._by_procedure))
+            known = self._numbers[id(frame)] = ~number if frame.is_loop else number
+        return known
 
 
 class Way:
@@ -121,9 +139,10 @@ class Node:
         self._coming: list[tuple[Way, int]] = []
         """Ways that lead here, and where on them this node is, as far as nobody asked where they go on to."""
 
-    def add(self, ways: list[tuple[Way, int]], line: int) -> None:
-        """These ways come here from this line of the caller; this node is where they say on each."""
-        add_to(self.sites, line, total(way.metrics for way, _ in ways))
+    def add(self, ways: list[tuple[Way, int]], line: int, whole: Metrics | None = None) -> None:
+        """These ways come here from this line of the caller; this node is where they say on each. ``whole``: their
+        sum, if it is known: what all paths of a program begin with need not be added up at each step."""
+        add_to(self.sites, line, whole or total(way.metrics for way, _ in ways))
         self.leads_to_source = self.leads_to_source or any(0 <= way.source >= at for way, at in ways)
         self._coming += ways
 
@@ -143,6 +162,7 @@ class Node:
 
     def _go_on(self) -> None:
         coming, self._coming = self._coming, []
+        whole = None if self._children or self._lines else self.inclusive
         onward: dict[tuple[int, int], list[tuple[Way, int]]] = {}
         for way, at in coming:
             path = way.path
@@ -154,10 +174,11 @@ class Node:
                     caller = path[place - 1]
                 onward.setdefault((id(path[place]), id(caller)), []).append((way, place))
         for ways in onward.values():
-            self._lead(ways)
+            self._lead(ways, whole if len(ways) == len(coming) else None)
 
-    def _lead(self, ways: list[tuple[Way, int]]) -> None:
-        """To the next frame, which is the same on all of these ways, as is the frame before it."""
+    def _lead(self, ways: list[tuple[Way, int]], whole: Metrics | None) -> None:
+        """To the next frame, which is the same on all of these ways, as is the frame before it. ``whole``: their sum,
+        if it is known."""
         way, place = ways[0]
         frame = way.path[place]
         procedure = self._procedures.of(frame)
@@ -167,7 +188,7 @@ class Node:
         start = frame.start_line
         if start and (not child.start_line or start < child.start_line):
             child.start_line = start
-        child.add(ways, way.path[place - 1].line if place else 0)
+        child.add(ways, way.path[place - 1].line if place else 0, whole)
 
     def along(self, path: Path) -> list[Procedure]:
         """The procedures of a call path, as the nodes of this tree know them."""

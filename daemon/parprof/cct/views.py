@@ -223,7 +223,7 @@ class _FoldedWay(Way):
     __slots__ = ("_after", "_last", "_procedures")
 
     def __init__(self, path: Path, metrics: Metrics, procedures: Procedures) -> None:
-        """``procedures``: those of the path's frames. Few paths are looked at beyond their first frame."""
+        """``procedures``: those of the tree. Few paths are looked at beyond their first frame."""
         super().__init__(path, metrics)
         self._procedures = procedures
         self._after: dict[int, list[int]] | None = None
@@ -232,23 +232,25 @@ class _FoldedWay(Way):
     def _fold(self) -> dict[int, list[int]]:
         after: dict[int, list[int]] = {}
         chain = [-1]  # from the root of the tree to where the path is now
-        on_chain: dict[Procedure, int] = {}
-        met: dict[tuple[int, Procedure], int] = {}
-        for at, frame in enumerate(self.path):
-            procedure = self._procedures.of(frame)
-            back = on_chain.get(procedure)
+        numbers = self._procedures.numbers_along(self.path)
+        on_chain: dict[int, int] = {}
+        met: dict[tuple[int, int], int] = {}
+        here = -1
+        for at, number in enumerate(numbers):
+            back = on_chain.get(number)
             if back is not None:
                 for left in chain[back + 1 :]:
-                    on_chain.pop(self._procedures.of(self.path[left]), None)
+                    on_chain.pop(numbers[left], None)
                 del chain[back + 1 :]
+                here = chain[-1]
                 continue
-            here = chain[-1]
-            node = met.setdefault((here, procedure), at)
+            node = met.setdefault((here, number), at)
             if node == at:
                 after.setdefault(here, []).append(at)
-            if not procedure.is_loop:
-                on_chain[procedure] = len(chain)
+            if number >= 0:  # no loop
+                on_chain[number] = len(chain)
             chain.append(node)
+            here = node
         self._last = chain[-1]
         self._after = after
         return after
@@ -278,10 +280,10 @@ def fold_recursion(tree: CallingContextTree) -> tuple[CallingContextTree, int]:
     most = 0
     ways: list[Way] = []
     for way in tree.ways:
-        procedures = tree.procedures.along(way.path)
-        recurring = len(procedures) - len(set(procedures))
+        numbers = tree.procedures.numbers_along(way.path)
+        recurring = len(numbers) - len(set(numbers))
         if recurring:  # if there are no loops besides
-            functions = [procedure for procedure in procedures if not procedure.is_loop]
+            functions = [number for number in numbers if number >= 0]
             recurring = len(functions) - len(set(functions))
         most = max(most, recurring)
         ways.append(_FoldedWay(way.path, way.metrics, tree.procedures) if recurring else way)

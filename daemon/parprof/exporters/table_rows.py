@@ -210,8 +210,10 @@ class Rows:
 
     def _is_called_as_often(self, item: TreeItem, chain: Sequence[TreeItem]) -> bool:
         """Whether calls that a row tells of an item may be taken for those of its callers in the row."""
+        if not self._tells_calls:
+            return True
         calls, before = item.exclusive[ACTIVATIONS], called_function(chain).exclusive[ACTIVATIONS]
-        return not self._tells_calls or not calls or not before or calls == before
+        return not calls or not before or calls == before
 
     def _drawn(self, kept: list[tuple[TreeItem, ...]]) -> list[Row]:
         """Draw the trees that these items make, the heaviest first everywhere, as in ``kept``."""
