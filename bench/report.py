@@ -3,8 +3,9 @@
 
 ``.venv/bin/python bench/report.py [--paths 60000] [--depth 40] [--alike 0]`` writes a profile of random call paths
 and prints time, CPU time and peak resident memory of each view of it, and of its JSON, each in a process of its own.
-Random paths share next to nothing: this is the worst that a program can do. ``--alike``: so many outermost frames
-are the same in all paths, as in real programs.
+Random paths share next to nothing. ``--alike``: so many outermost frames, by default 25, are the same in all paths, as
+those from a program's entry to where its work is handed out are in real programs. Nothing calls these again, but with
+``--recursive``: then most paths recur, which is folded step by step, and is the worst that a program can do.
 """
 
 from __future__ import annotations
@@ -50,17 +51,17 @@ class Cost(NamedTuple):
     peak_mb: float
 
 
-def random_profile(paths: int, depth: int, alike: int, seed: int = 1) -> Profile:
+def random_profile(paths: int, depth: int, alike: int, recursive: bool = False, seed: int = 1) -> Profile:
     """A profile of ``paths`` samples, each on a path of its own with ``depth`` frames."""
     dice = random.Random(seed)
     frames = [
         Frame(f"function_{n}", f"file_{n % 37}.c", 10 + n, 5, "/bin/program", "", 0x1000 + 16 * n)
-        for n in range(FUNCTIONS)
+        for n in range(FUNCTIONS + alike)
     ]
-    trunk = tuple(frames[n % FUNCTIONS] for n in range(alike))
+    trunk = tuple(frames[:alike] if recursive else frames[FUNCTIONS:])
     samples = []
     for _ in range(paths):
-        path = (*trunk, *dice.choices(frames, k=depth - alike))
+        path = (*trunk, *dice.choices(frames[:FUNCTIONS], k=depth - alike))
         idle = dice.choice((0, 0, SAMPLE_NS))
         metrics = Metrics(samples=1, work_ns=SAMPLE_NS, idleness_ns=idle)
         levels = levels_of(SAMPLE_NS, 1 if idle else 2, 2)
@@ -84,7 +85,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What reports of big profiles cost.")
     parser.add_argument("--paths", type=int, default=60_000)
     parser.add_argument("--depth", type=int, default=40)
-    parser.add_argument("--alike", type=int, default=0)
+    parser.add_argument("--alike", type=int, default=25)
+    parser.add_argument("--recursive", action="store_true")
     parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
     args = parser.parse_args()
     print(describe())
@@ -92,11 +94,13 @@ def main() -> None:
         path = Path(folder, "big.pb.gz")
         pid = os.fork()  # in a child: this process stays small
         if not pid:
-            pprof.write(random_profile(args.paths, args.depth, args.alike), path)
+            pprof.write(random_profile(args.paths, args.depth, args.alike, args.recursive), path)
             os._exit(0)
         if os.waitpid(pid, 0)[1]:
             raise SystemExit("the profile could not be written")
-        print(f"{args.paths} paths of {args.depth} frames, {path.stat().st_size / 1e6:.1f} MB")
+        print(
+            f"{args.paths} paths of {args.depth} frames, {args.alike} of them the same, {path.stat().st_size / 1e6:.1f} MB"
+        )
         print(f"{'':11} {'wall s':>7} {'CPU s':>7} {'peak MB':>8}")
         for name in args.ways:
             cost = measure([sys.executable, "-m", "parprof", "report", *WAYS[name], str(path)])

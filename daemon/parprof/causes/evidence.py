@@ -193,7 +193,7 @@ class Evidence:
         pending = [(self.root, 0, rows)] if rows else []
         while pending:
             place, depth, here = pending.pop()
-            crowd = _Crowd(here)
+            crowd = _Crowd(here, depth)
             self._charge(place, depth, crowd)
             while depth < crowd.shared:
                 route = here[0].route
@@ -250,8 +250,8 @@ class Evidence:
 class _Crowd:
     """The samples that go through one place, and on from there as far as all go the same way."""
 
-    def __init__(self, rows: list[SampleRoute]) -> None:
-        """There is one at least."""
+    def __init__(self, rows: list[SampleRoute], depth: int) -> None:
+        """``rows``: one at least. ``depth``: the place's, on their routes."""
         self.rows = rows
         self.tally = Tally.of(rows)
         self.regions: dict[int, float] = defaultdict(float)
@@ -262,8 +262,8 @@ class _Crowd:
         for row in rows:
             self.regions[row.route.region] += row.metrics.work_ns
         self.started = {route.region for route in routes.values() if route.is_started}
-        self.shared = steps_in_common(list(routes.values()))
-        """How many steps all have in common, from the first one on."""
+        self.shared = steps_in_common(list(routes.values()), depth)
+        """How many steps all have in common, from the first one on; not known if fewer than lead to this place."""
 
 
 def _by_callee(rows: Iterable[SampleRoute], depth: int) -> dict[Callee, list[SampleRoute]]:

@@ -140,6 +140,8 @@ class Route:
     """Of all steps."""
     spans: Sequence[int] = ()
     """For each step two places on the path: where the procedure comes first, and, if it recurs, last."""
+    numbers: Sequence[int] = ()
+    """For each step that of its procedure in the book."""
     prefix: tuple[RouteStep, ...] = ()
     """Steps before those on the path."""
     region: int = -1
@@ -161,7 +163,7 @@ class Route:
     @property
     def length(self) -> int:
         """How many steps there are."""
-        return len(self.prefix) + len(self.spans) // 2
+        return len(self.prefix) + len(self.numbers)
 
     def procedure(self, at: int) -> Procedure:
         """Of a step."""
@@ -175,7 +177,7 @@ class Route:
         at -= len(self.prefix)
         if at < 0:
             return self.book.number(self.prefix[at].procedure)
-        return self.book.of(self.path[self.spans[2 * at]]).number
+        return self.numbers[at]
 
     def begins_like(self, other: Route, steps: int) -> bool:
         """Whether its first steps are, by frame and line, those of another route of the same finder."""
@@ -204,12 +206,13 @@ class Route:
         return RouteStep(procedure, self.owner, self.path[last].line, frame.start_line, called_back)
 
 
-def steps_in_common(routes: Sequence[Route]) -> int:
-    """How many steps all of some routes of one finder begin with, in regions and out of them alike."""
+def steps_in_common(routes: Sequence[Route], least: int) -> int:
+    """How many steps all of some routes of one finder begin with, in regions and out of them alike. Fewer than
+    ``least`` need not be right."""
     first = routes[0]
     steps = first.length
     for route in routes:
-        if not steps:
+        if steps < max(least, 1):
             break
         steps = min(steps, route.length)
         if not route.begins_like(first, steps):
@@ -271,7 +274,8 @@ class RouteFinder:
             own = named
         is_started = created >= 0 or self._is_started(path, physical, begins)
         numbers = [facts[at].number for at in own]
-        spans = array("q", [own[at] for at in _without_recursion(numbers)])
+        kept = _without_recursion(numbers)
+        spans = array("q", [own[at] for at in kept])
         if begins < 0 and is_of_thread and _is_whole_thread([path[at].name for at in (0, own[0])]):
             begins = own[0]
         region = -1
@@ -292,6 +296,7 @@ class RouteFinder:
             path,
             nearest,
             spans,
+            array("i", [numbers[at] for at in kept[::2]]),
             region=region,
             is_started=is_started and region >= 0,
             innermost=path[called].name if called < len(path) else "",

@@ -10,6 +10,7 @@ which a report shows forty: the others are never made.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from parprof.metrics import Metric, Metrics, add_to, total
 from parprof.model import Frame, Path, PathSample
 
 LineMetrics = dict[int, Metrics]
+END = -1
+"""In place of a node: a call path goes on to none."""
 
 
 class Procedure(NamedTuple):
@@ -102,13 +105,39 @@ class Way:
         self.source = next((at for at in range(len(path) - 1, -1, -1) if path[at].file), -1)
         """Where on it the innermost frame with known source is; -1: there is none."""
 
-    def ends_at(self, at: int) -> bool:
-        """Whether it ends in this node; -1: the root of the tree."""
-        return at + 1 == len(self.path)
+    @property
+    def straight(self) -> int:
+        """Up to which place on it each node goes on to the next place alone."""
+        return len(self.path) - 1
 
     def after(self, at: int) -> Sequence[int]:
-        """The nodes that it goes on to from one."""
-        return (at + 1,) if at + 1 < len(self.path) else ()
+        """The nodes that it goes on to from one, -1 being the root of the tree; `END` if it ends there."""
+        return (at + 1,) if at + 1 < len(self.path) else (END,)
+
+
+def _last_in_common(ways: Sequence[tuple[Way, int]]) -> int:
+    """The place on each of these ways up to which they go together from a node on; their places of that may differ, and
+    then it is the first one's."""
+    first, place = ways[0]
+    last = first.straight
+    for way, at in ways:
+        if at != place:
+            return place
+        last = _same_until(first.path, way.path, place, last)
+        if last > place:
+            last = min(last, way.straight)
+        if last <= place:
+            return place
+    return last
+
+
+def _same_until(one: Path, other: Path, begin: int, end: int) -> int:
+    """The last place, from ``begin`` to ``end``, up to which two paths are the same."""
+    end = min(end, len(other) - 1)
+    if one[begin : end + 1] == other[begin : end + 1]:
+        return end
+    span = range(begin, end + 1)
+    return begin - 1 + bisect_left(span, True, key=lambda at: one[begin : at + 1] != other[begin : at + 1])
 
 
 class Node:
@@ -139,11 +168,10 @@ class Node:
         self._coming: list[tuple[Way, int]] = []
         """Ways that lead here, and where on them this node is, as far as nobody asked where they go on to."""
 
-    def add(self, ways: list[tuple[Way, int]], line: int, whole: Metrics | None = None) -> None:
-        """These ways come here from this line of the caller; this node is where they say on each. ``whole``: their
-        sum, if it is known: what all paths of a program begin with need not be added up at each step."""
-        add_to(self.sites, line, whole or total(way.metrics for way, _ in ways))
-        self.leads_to_source = self.leads_to_source or any(0 <= way.source >= at for way, at in ways)
+    def add(self, ways: list[tuple[Way, int]]) -> None:
+        """These ways begin here, at the root of the tree."""
+        add_to(self.sites, 0, total(way.metrics for way, _ in ways))
+        self.leads_to_source = self.leads_to_source or any(way.source >= 0 for way, _ in ways)
         self._coming += ways
 
     @property
@@ -167,9 +195,10 @@ class Node:
         for way, at in coming:
             path = way.path
             caller = path[at] if at >= 0 else None
-            if way.ends_at(at):
-                add_to(self._lines, path[-1].line if path else 0, way.metrics)
             for place in way.after(at):
+                if place == END:
+                    add_to(self._lines, path[-1].line if path else 0, way.metrics)
+                    continue
                 if place > at + 1:
                     caller = path[place - 1]
                 onward.setdefault((id(path[place]), id(caller)), []).append((way, place))
@@ -177,10 +206,22 @@ class Node:
             self._lead(ways, whole if len(ways) == len(coming) else None)
 
     def _lead(self, ways: list[tuple[Way, int]], whole: Metrics | None) -> None:
-        """To the next frame, which is the same on all of these ways, as is the frame before it. ``whole``: their sum,
-        if it is known."""
+        """To the next frame, which is the same on all of these ways, as is the frame before it, and on as far as they
+        have all frames in common, as those of a program have `main`. ``whole``: their sum, if it is known."""
         way, place = ways[0]
-        frame = way.path[place]
+        path = way.path
+        metrics = whole or total(way.metrics for way, _ in ways)
+        source = max(way.source for way, _ in ways)
+        last = _last_in_common(ways)
+        node = self
+        for at in range(place, last + 1):
+            node = node._child(path[at])
+            add_to(node.sites, path[at - 1].line if at else 0, metrics)
+            node.leads_to_source = node.leads_to_source or source >= at
+        node._coming += ways if last == place else [(way, last) for way, _ in ways]
+
+    def _child(self, frame: Frame) -> Node:
+        """That of a frame, made if need be."""
         procedure = self._procedures.of(frame)
         child = self._children.get(procedure)
         if child is None:
@@ -188,7 +229,7 @@ class Node:
         start = frame.start_line
         if start and (not child.start_line or start < child.start_line):
             child.start_line = start
-        child.add(ways, way.path[place - 1].line if place else 0, whole)
+        return child
 
     def along(self, path: Path) -> list[Procedure]:
         """The procedures of a call path, as the nodes of this tree know them."""
@@ -236,7 +277,7 @@ class CallingContextTree:
         fresh = list(ways)
         self.ways += fresh
         if fresh:
-            self.root.add([(way, -1) for way in fresh], 0)
+            self.root.add([(way, -1) for way in fresh])
 
     def walk(self) -> Iterator[tuple[Node, bool]]:
         """Every node below the root twice: with True when it is entered, with False when it is left."""

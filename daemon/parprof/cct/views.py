@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
 
-from parprof.cct.tree import CallingContextTree, LineMetrics, Procedure, Procedures, Way, hottest
+from parprof.cct.tree import END, CallingContextTree, LineMetrics, Procedure, Procedures, Way, hottest
 from parprof.metrics import Metric, MetricColumns, Metrics, add_to, total
 from parprof.model import Frame, Path
 from parprof.values import dataclass
@@ -220,14 +220,14 @@ class _FoldedWay(Way):
     A node is known by the place in the path where it was met first.
     """
 
-    __slots__ = ("_after", "_last", "_procedures")
+    __slots__ = ("_after", "_procedures", "_straight")
 
     def __init__(self, path: Path, metrics: Metrics, procedures: Procedures) -> None:
         """``procedures``: those of the tree. Few paths are looked at beyond their first frame."""
         super().__init__(path, metrics)
         self._procedures = procedures
         self._after: dict[int, list[int]] | None = None
-        self._last = -1
+        self._straight = -1
 
     def _fold(self) -> dict[int, list[int]]:
         after: dict[int, list[int]] = {}
@@ -251,20 +251,22 @@ class _FoldedWay(Way):
                 on_chain[number] = len(chain)
             chain.append(node)
             here = node
-        self._last = chain[-1]
+        after.setdefault(here, []).append(END)
         self._after = after
         return after
 
-    def ends_at(self, at: int) -> bool:
-        """Whether it ends in this node."""
-        if at < 0:
-            return False
-        if self._after is None:
-            self._fold()
-        return at == self._last
+    @property
+    def straight(self) -> int:
+        """Up to where it first comes to a procedure that recurs."""
+        if self._straight < 0:
+            numbers = self._procedures.numbers_along(self.path)
+            last = dict(zip(numbers, range(len(numbers)), strict=True))
+            recur = (at for at, number in enumerate(numbers) if number >= 0 and last[number] != at)
+            self._straight = next(recur, len(numbers) - 1)
+        return self._straight
 
     def after(self, at: int) -> Sequence[int]:
-        """The nodes that it goes on to from one."""
+        """The nodes that it goes on to from one, and `END` if it ends there."""
         if at < 0:
             return (0,)
         return (self._after or self._fold()).get(at, ())
