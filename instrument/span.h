@@ -351,6 +351,7 @@ void span_reset_chains(struct span_record *record);
 /* frames and paths */
 struct frame *span_new_frame(struct thread *self);
 void span_release(struct thread *self, struct frame *frame);
+void span_release_plain(struct thread *self, struct frame *frame);
 void span_take_path(struct frame *frame, uint64_t c, struct prof *prof, struct segment *calls);
 void span_begin_path(struct frame *child, struct frame *parent);
 void span_take_children(struct frame *frame);
@@ -461,6 +462,7 @@ void span_begin_serial(uintptr_t address);
 void span_end_serial(uintptr_t address);
 void span_phase_init(struct phase *phase);
 void span_phase_finish(struct team *team, struct phase *phase, uint32_t site, bool is_last);
+void span_add_plain(const struct team *team, const struct frame *member);
 void span_phase_free(struct phase *phase);
 
 /* tasks (span_tasks.c) */

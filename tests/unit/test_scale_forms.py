@@ -259,13 +259,6 @@ def test_a_serial_run_deals_out_chunks(directory: Path) -> None:
     assert ns(alone.span_s) == ns(alone.work_s) == ns(serial.work_s)
 
 
-def build_with_the_library(source: str, compiler: str, program: Path) -> None:
-    """The library defines all that these call of the runtime, which is to be linked nevertheless."""
-    libraries = ["-x", "none", "-Wl,--no-as-needed", str(scale_programs.library())]
-    command = [compiler, "-O1", "-fopenmp", "-x", "c", "-", *libraries, "-o", str(program)]
-    subprocess.run(command, input=source.encode(), check=True, timeout=120)
-
-
 NARROW = """
 extern void parprof_span_work(unsigned long);
 int main(void)
@@ -286,7 +279,7 @@ def test_teams_that_are_smaller_than_the_machine(tmp_path: Path, compiler: str) 
     """Two teams of two in a team of two have equal shares on four cores, whatever else there is."""
     program, records = tmp_path / "narrow", tmp_path / "records"
     records.mkdir()
-    build_with_the_library(NARROW, compiler, program)
+    scale_programs.build_with_the_library(NARROW, compiler, program)
     env = {**scale_programs.variables(records, 8), "OMP_MAX_ACTIVE_LEVELS": "2"}
     subprocess.run([str(program)], env=env, check=True, timeout=60)
     (record,) = scale_programs.records_of(records)
@@ -314,7 +307,7 @@ def test_a_team_of_teams_has_the_cores_that_are_asked_for(tmp_path: Path, compil
     """LLVM's runtime would share out the machine's own."""
     program, records = tmp_path / "teams", tmp_path / "records"
     records.mkdir()
-    build_with_the_library(TEAMS, compiler, program)
+    scale_programs.build_with_the_library(TEAMS, compiler, program)
     subprocess.run([str(program)], env=scale_programs.variables(records, 8), check=True, timeout=60)
     (record,) = scale_programs.records_of(records)
     assert ns(record.work_s) == 16_000
