@@ -165,9 +165,19 @@ def predict(record: SpanRecord, resolve: ResolveAddress, cores: int = UNLIMITED)
         lost=_lost(record, threads),
         sites=tuple(sites),
         is_partial=not record.flags & Flag.CLOSED or bool(record.flags & Flag.INSIDE) or record.is_torn,
-        flags=record.flags,
+        flags=record.flags | (Flag.TBB if _has_tbb(record) else Flag(0)),
         calls=call_sites(record, resolve, place_of),
         burdened_s=_burdened_s(record) if threads <= cores else 0.0,
+    )
+
+
+def _has_tbb(record: SpanRecord) -> bool:
+    """Whether a thread was made by oneTBB's library."""
+    return any(
+        call.module.rpartition("/")[2].startswith("libtbb.so")
+        for site in record.sites
+        if site.kind == SiteKind.THREAD
+        for call in site.address.chain
     )
 
 
@@ -358,7 +368,7 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
             f"{predictions[-1].lost.runtime:.0%} of the CPU time was in no code of the program that is followed: in "
             "the runtime, in measuring, or in threads of other runtimes than OpenMP's"
         )
-    if any(site.kind == SiteKind.THREAD for prediction in predictions for site in prediction.sites):
+    if any(map(_has_threads, predictions)):
         notes.append(
             "threads: a condition (channel, latch, ...) orders them only where one of them slept for it in these runs"
         )
@@ -371,14 +381,23 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
     return notes
 
 
+def _has_threads(prediction: Prediction) -> bool:
+    """Whether the program makes threads itself."""
+    return any(site.kind == SiteKind.THREAD for site in prediction.sites)
+
+
+_OF_THREADS = (SiteKind.THREAD, SiteKind.CRITICAL, SiteKind.SERIAL, SiteKind.PENDING)
+"""What such a thread's path is of: its own code, with a lock, or the first thread's."""
+
+
 def _uneven_threads(predictions: Sequence[Prediction]) -> list[str]:
     """The range, where nothing tells whether the threads' shares are the program's choice."""
     return [
         f"{site.label}: its unequal shares are taken for the program's choice; if the threads take what comes next "
         f"(from a queue), they are chance, and at best is up to x{site.speedup_if_fixed:.3g}"
-        for prediction in predictions
+        for prediction in filter(_has_threads, predictions)
         for site in prediction.sites
-        if site.kind == SiteKind.THREAD and site.uneven_s > _NOTABLE * prediction.bound_s
+        if site.kind in _OF_THREADS and site.uneven_s > _NOTABLE * prediction.bound_s
     ]
 
 
@@ -390,6 +409,10 @@ _FLAG_NOTES = {
     Flag.OFFLOADED: "target nowait: what it offloads runs on the host as tasks that are not followed",
     Flag.DEALT_OUT: "threads that were through at the same time, whatever each had done, are taken to share their "
     "work out themselves (by a counter): who did how much is chance, and all have the mean",
+    Flag.TBB: "oneTBB: its tasks are not followed; which of its threads (the first thread is one of them) took which "
+    "is chance, so what is told as uneven, or as serial, need not be",
+    Flag.FUTEX_LOCKS: "locks that wait by the kernel's futex (Rust's Mutex and RwLock, semaphores of C++20): only for "
+    "how long threads had them that had slept for them is known, and at best may be too high",
     Flag.TASKLOOP_ALONE: "a taskloop of more than 64 tasks a thread: libgomp executes all of it in one thread; "
     "at best is what fewer tasks could reach (num_tasks, grainsize)",
     Flag.CALLS_FULL: "more call sites, or ways to them, than are told apart: the rest is in `other call sites`",
