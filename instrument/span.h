@@ -4,7 +4,8 @@
  * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_conditions.c, span_semaphores.c,
  * span_futex.c, span_runtime.c) say what happens; span.c (strands and paths), span_tasks.c, span_dependences.c,
  * span_loops.c, span_doacross.c, span_holds.c (locks), span_tokens.c, span_stages.c, span_accounts.c, span_items.c,
- * span_regions.c (teams and their barriers), span_crews.c and span_phases.c compute; span_sites.c and span_chains.c say where in the code; span_record.h is what comes out.
+ * span_regions.c (teams and their barriers), span_crews.c and span_phases.c compute; span_sites.c and span_chains.c say where in the code; span_record.h is
+ * what comes out. span_processors.c has the program believe in as many cores as the run is about.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
  * executes between two calls of the runtime. Each *frame* (a thread's share of a region, or a task) knows the
@@ -254,6 +255,9 @@ extern struct span_record *span_record __attribute__((visibility("hidden")));
 extern struct frame span_root __attribute__((visibility("hidden")));
 /* The paper's mode: one thread stands for as many as there could be. */
 extern bool span_is_serial __attribute__((visibility("hidden")));
+
+/* So many cores shall there be; 0: not said. */
+extern uint32_t span_threads_asked __attribute__((visibility("hidden")));
 
 void span_yield(void);
 
