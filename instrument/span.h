@@ -258,6 +258,8 @@ extern bool span_is_serial __attribute__((visibility("hidden")));
 
 /* So many cores shall there be; 0: not said. */
 extern uint32_t span_threads_asked __attribute__((visibility("hidden")));
+/* No more threads of OpenMP at once. */
+extern uint32_t span_thread_limit __attribute__((visibility("hidden")));
 
 void span_yield(void);
 

@@ -21,7 +21,7 @@
 struct span_record *span_record;
 struct frame span_root;
 bool span_is_serial;
-uint32_t span_threads_asked;
+uint32_t span_threads_asked, span_thread_limit = UINT32_MAX;
 
 static char directory[256];
 static uint64_t start_cpu_ns, start_ns;
@@ -184,6 +184,7 @@ static bool is_loaded;
 void span_load(void)
 {
 	const char *where = getenv("PARPROF_SPAN_DIR"), *threads = getenv("PARPROF_SPAN_THREADS");
+	const char *limit = getenv("OMP_THREAD_LIMIT");
 	enum span_clock kind;
 	uint64_t frequency;
 
@@ -196,6 +197,7 @@ void span_load(void)
 	span_prepare_waits();
 	span_is_serial = getenv("PARPROF_SPAN_SERIAL") != NULL;
 	span_threads_asked = threads ? (uint32_t)atoi(threads) : 0;
+	span_thread_limit = limit && atoi(limit) > 0 ? (uint32_t)atoi(limit) : UINT32_MAX;
 	frequency = clock_choose(&kind);
 	begin_process(kind == CLOCK_BY_TEST ? SPAN_FAKE_CLOCK : kind == CLOCK_BY_SYSCALL ? SPAN_NO_RSEQ : 0, frequency);
 	pthread_atfork(NULL, NULL, after_fork);

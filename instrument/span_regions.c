@@ -193,13 +193,15 @@ void span_after_barrier(struct thread *self, uintptr_t address)
 	}
 }
 
-/* The most threads that a team and the regions within it may have had at work at a time. */
+/* The most threads that a team and the regions within it may have had at work at a time. Where there is a limit to them
+ * not all of these regions had as many as the widest. */
 uint32_t span_at_once(struct team *team)
 {
 	uint32_t size = team->is_posix && team->at_once < team->size ? team->at_once : team->size;
 	uint32_t nested = atomic_load_explicit(&team->widest_nested, memory_order_relaxed);
+	uint32_t most = nested ? size * nested : size;
 
-	return nested ? size * nested : size;
+	return nested && most > span_thread_limit && size < span_thread_limit ? span_thread_limit : most;
 }
 
 static void note_nested(struct team *outer, uint32_t threads)

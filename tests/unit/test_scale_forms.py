@@ -290,6 +290,32 @@ def test_teams_that_are_smaller_than_the_machine(tmp_path: Path, compiler: str) 
     assert record.widest_team == 8
 
 
+LIMITED = """
+extern void parprof_span_work(unsigned long);
+int main(void)
+{
+#pragma omp parallel num_threads(4)
+#pragma omp parallel num_threads(8)
+	parprof_span_work(1000);
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_nested_regions_that_ask_for_more_threads_than_there_may_be(tmp_path: Path, compiler: str) -> None:
+    """Six at most: whichever inner team gets the two that are left, the others do not have as many."""
+    program, records = tmp_path / "limited", tmp_path / "records"
+    records.mkdir()
+    scale_programs.build_with_the_library(LIMITED, compiler, program)
+    env = {**scale_programs.variables(records, 64), "OMP_MAX_ACTIVE_LEVELS": "2", "OMP_THREAD_LIMIT": "6"}
+    subprocess.run([str(program)], env=env, check=True, timeout=60)
+    (record,) = scale_programs.records_of(records)
+    assert record.widest_team == 6
+    assert {one.at_once for one in record.sites if one.kind == SiteKind.REGION and one.work_s} == {6}
+    assert ns(record.span_s) == 1000 and ns(record.work_s) >= 6000
+    assert speedup(record) <= 6
+
+
 TEAMS = """
 extern void parprof_span_work(unsigned long);
 int main(void)
