@@ -367,3 +367,16 @@ def test_the_first_threads_share_is_no_serial_code() -> None:
     assert "runs on one core" in sentence(
         scale_of(record(EVEN, site(SiteKind.SERIAL, 50, 3.0, 3.0, uneven=0.5)))
     )
+
+
+def test_work_that_grows_with_the_threads_is_told() -> None:
+    """Each thread does the same again, or spins: x8 of four times the work is a gain of two."""
+    few, main = (
+        record(site(SiteKind.REGION, 20, work, work / threads), threads=threads)
+        for threads, work in ((2, 10.0), (8, 40.0))
+    )
+    (note,) = [one for one in scale_of(few, main).notes if "times the work" in one]
+    assert note.startswith("with 8 threads the program did 4.0 times the work that it did with 2: ")
+    assert note.endswith("against the smaller it is x2")
+    same = record(site(SiteKind.REGION, 20, 11.0, 11.0 / 8), threads=8)
+    assert not [one for one in scale_of(few, same).notes if "times the work" in one]

@@ -19,6 +19,8 @@ _MAX_NAME = 40
 _OUTLINED = regex(r"\._omp_fn|\.omp[._]")
 _UNSEEN_SHARE = 0.2
 _NOTABLE = 0.1
+_MORE_WORK = 1.3
+"""So many times the work of the run with the fewest threads is more than caches and neighbours make of it."""
 ResolveAddress = Callable[[Address], Frames]
 """The frames at the call before an address: the innermost inlined function or loop first."""
 
@@ -363,6 +365,7 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
             f"asked for {worst.threads} threads, the program had at most {worst.widest_team} at once: it chooses their "
             f"number itself{' (by an option of its own?)' if is_posix else ''}"
         )
+    notes.extend(_growing_work(predictions))
     if predictions and predictions[-1].lost.runtime > _UNSEEN_SHARE:
         notes.append(
             f"{predictions[-1].lost.runtime:.0%} of the CPU time was in no code of the program that is followed: in "
@@ -379,6 +382,21 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
         if flags & flag:
             notes.append(text)
     return notes
+
+
+def _growing_work(predictions: Sequence[Prediction]) -> list[str]:
+    """Each run's speed-up is against its own work: of more of that no number of cores makes a gain."""
+    whole = [one for one in predictions if one.work_s and not one.is_partial]
+    if not whole or whole[-1].work_s < _MORE_WORK * whole[0].work_s:
+        return []
+    few, main = whole[0], whole[-1]
+    times = main.work_s / few.work_s
+    gain = main.speedup / times
+    return [
+        f"with {main.threads} threads the program did {times:.1f} times the work that it did with {few.threads}: it "
+        "waits in loops of its own (around an atomic), each thread does some of it again, or it has more to do with "
+        f"more threads; at best is against that work, against the smaller it is x{gain:.3g}"
+    ]
 
 
 def _has_threads(prediction: Prediction) -> bool:
