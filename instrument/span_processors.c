@@ -123,7 +123,7 @@ EXPORT int pthread_attr_setaffinity_np(pthread_attr_t *how, size_t size, const c
 {
 	REAL(int, pthread_attr_setaffinity_np, (pthread_attr_t *, size_t, const cpu_set_t *));
 
-	if (cpus && is_of_ours(size, cpus) && !has_real(size, cpus))
+	if (is_of_ours(size, cpus) && !has_real(size, cpus))
 		return 0;
 	return call(how, size, cpus);
 }

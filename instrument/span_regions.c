@@ -225,10 +225,11 @@ static bool is_plain(struct team *team)
 {
 	struct frame *member = team->members;
 
-	return team->is_outermost && team->size == 1 && member->references == 1 && !team->is_pool && !team->has_barriers && !team->nested &&
-	       !member->tasks && !member->dependences && !member->loops && !member->doacrosses && !member->holds.length &&
-	       has_one_pending(&member->prof, member->c) && has_one_pending(&member->work, member->c) &&
-	       !team->phases[0].group.best && !team->phases[0].group.patterns && LIKELY(!span_has_calls);
+	return team->is_outermost && team->size == 1 && !team->is_pool && !team->has_barriers && !team->nested &&
+	       member->references == 1 && !member->tasks && !member->dependences && !member->loops &&
+	       !member->doacrosses && !member->holds.length && has_one_pending(&member->prof, member->c) &&
+	       has_one_pending(&member->work, member->c) && !team->phases[0].group.best &&
+	       !team->phases[0].group.patterns && LIKELY(!span_has_calls);
 }
 
 /* The team's last barrier is over: nobody works for it any more. */
