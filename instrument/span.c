@@ -37,8 +37,8 @@ static void book(struct thread *self, struct frame *frame, uint64_t cycles)
 		site->bound += cycles;
 		return;
 	}
-	prof_add(&frame->prof, frame->site, cycles, 0);
-	prof_add(&self->implicit->work, frame->site, cycles, 0);
+	prof_add_next(&frame->prof, frame->site, cycles);
+	prof_add_next(&self->implicit->work, frame->site, cycles);
 }
 
 static inline void end_strand(struct thread *self, uint64_t most_waiting)
@@ -148,6 +148,19 @@ static void dispose_calls(struct frame *frame)
 	}
 }
 
+/* Its profs are empty. */
+static void keep_for_later(struct thread *self, struct frame *frame)
+{
+	if (free_count == MAX_FREE_FRAMES) {
+		free(frame->children.by_depth);
+		free(frame);
+		return;
+	}
+	frame->parent = self->free_frames;
+	self->free_frames = frame;
+	free_count++;
+}
+
 static void dispose(struct thread *self, struct frame *frame)
 {
 	if (UNLIKELY(span_has_calls))
@@ -162,14 +175,7 @@ static void dispose(struct thread *self, struct frame *frame)
 		prof_empty(&frame->share.longest_prof);
 		prof_empty(&frame->share.taken_prof);
 	}
-	if (free_count == MAX_FREE_FRAMES) {
-		free(frame->children.by_depth);
-		free(frame);
-		return;
-	}
-	frame->parent = self->free_frames;
-	self->free_frames = frame;
-	free_count++;
+	keep_for_later(self, frame);
 }
 
 /* Give a reference back; a frame without any gives back its parent's. */
@@ -186,6 +192,14 @@ void span_release(struct thread *self, struct frame *frame)
 		dispose(self, frame);
 		frame = parent;
 	}
+}
+
+/* Give the last reference back to the frame of a plain region: of its profs two have one entry each, and the others none. */
+void span_release_plain(struct thread *self, struct frame *frame)
+{
+	prof_clear(&frame->prof);
+	prof_clear(&frame->work);
+	keep_for_later(self, frame);
 }
 
 /* Another path joins a frame's: the longer one goes on. */

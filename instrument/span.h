@@ -4,7 +4,8 @@
  * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_conditions.c, span_semaphores.c,
  * span_futex.c, span_runtime.c) say what happens; span.c (strands and paths), span_tasks.c, span_dependences.c,
  * span_loops.c, span_doacross.c, span_holds.c (locks), span_tokens.c, span_stages.c, span_accounts.c, span_items.c,
- * span_regions.c (teams and their barriers), span_crews.c and span_phases.c compute; span_sites.c and span_chains.c say where in the code; span_record.h is what comes out.
+ * span_regions.c (teams and their barriers), span_crews.c and span_phases.c compute; span_sites.c and span_chains.c say where in the code; span_record.h is
+ * what comes out. span_processors.c has the program believe in as many cores as the run is about.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
  * executes between two calls of the runtime. Each *frame* (a thread's share of a region, or a task) knows the
@@ -255,6 +256,11 @@ extern struct frame span_root __attribute__((visibility("hidden")));
 /* The paper's mode: one thread stands for as many as there could be. */
 extern bool span_is_serial __attribute__((visibility("hidden")));
 
+/* So many cores shall there be; 0: not said. */
+extern uint32_t span_threads_asked __attribute__((visibility("hidden")));
+/* No more threads of OpenMP at once. */
+extern uint32_t span_thread_limit __attribute__((visibility("hidden")));
+
 void span_yield(void);
 
 static inline void spin_lock(struct spin *spin)
@@ -351,6 +357,7 @@ void span_reset_chains(struct span_record *record);
 /* frames and paths */
 struct frame *span_new_frame(struct thread *self);
 void span_release(struct thread *self, struct frame *frame);
+void span_release_plain(struct thread *self, struct frame *frame);
 void span_take_path(struct frame *frame, uint64_t c, struct prof *prof, struct segment *calls);
 void span_begin_path(struct frame *child, struct frame *parent);
 void span_take_children(struct frame *frame);
@@ -461,6 +468,7 @@ void span_begin_serial(uintptr_t address);
 void span_end_serial(uintptr_t address);
 void span_phase_init(struct phase *phase);
 void span_phase_finish(struct team *team, struct phase *phase, uint32_t site, bool is_last);
+void span_add_plain(const struct team *team, const struct frame *member);
 void span_phase_free(struct phase *phase);
 
 /* tasks (span_tasks.c) */

@@ -8,7 +8,10 @@
  * A lock is no order: who had it before is chance. What is known of it are the times for which it was held by threads
  * that had slept for it; those keep it a little longer, so that others come to sleep for it, too. Who gives it back to
  * others that sleep, and had not slept for it, has had it for as long as those on average. C++20's semaphores are locks
- * where those who were woken wake the next, in four of five cases at least: a pool's threads go on to wait.
+ * where those who were woken wake the next, in four of five cases at least: a pool's threads go on to wait. Rust's
+ * locks for readers and writers are told by the word beside that at which writers wait. What has a lock's word, but is
+ * not given back by those who slept for it before they work and wait again, is none, and no order either: oneTBB's
+ * threads are called so.
  *
  * Of a barrier only the last one to come calls, and it need not have the longest path: what all do both, wait and wake
  * all others, is taken for one, and who slept at it goes on with the longest path of all who did.
@@ -34,7 +37,11 @@
 #define USED 50000 /* less than one in so many parts of a second is no use of a token: C++'s threads spin first */
 #define SEEN 3 /* so many times a semaphore must have been a lock */
 #define WAITED_FOR 2 /* the value of a lock's word while threads wait for it: Drepper, Futexes are tricky, 2005 */
-#define READERS_WAIT 0x40000000u /* a flag of Rust's locks for readers and writers */
+/* Rust's locks for readers and writers: flags of their state, and what it is below these where a writer has it */
+#define READERS_WAIT 0x40000000u
+#define WRITERS_WAIT 0x80000000u
+#define WRITTEN 0x3fffffffu
+#define MOST_READERS 4096
 
 struct word {
 	uintptr_t key;
@@ -43,6 +50,7 @@ struct word {
 	bool is_old;	      /* the path was left before those came that wait now */
 	bool is_single;	      /* who left it woke one thread only */
 	bool is_lock, is_no_lock; /* the second: threads have waited for another value than that of a lock */
+	bool is_writers;	  /* writers of a lock for readers, too, wait here */
 	uint32_t waker, waker_waits;
 	const struct frame *woken_by; /* no longer there, maybe */
 	struct group woken;
@@ -55,6 +63,7 @@ struct word {
 	uint64_t held; /* by those of whom it is known */
 	uint32_t holds, site;
 	uint32_t unknown; /* that are not booked yet */
+	uint32_t unreturned; /* so many waited again, after they had worked, without having given it back */
 	/* semaphores, whose value is 0 while threads wait: */
 	bool is_other;		   /* but not here */
 	uint32_t given_back, kept; /* tokens, by those who were woken */
@@ -124,13 +133,13 @@ static struct word *word_of(struct bucket *bucket, uintptr_t key, bool is_made)
 		prof_init(&spare->slept.best_prof);
 	}
 	spare->key = key;
-	spare->is_single = spare->is_lock = spare->is_no_lock = false;
+	spare->is_single = spare->is_lock = spare->is_no_lock = spare->is_writers = false;
 	spare->woken_by = NULL;
 	spare->members = spare->waker = 0;
 	spare->computation = 0;
 	spare->wakes = spare->in_vain = spare->naps_in_vain = 0;
 	spare->held = 0;
-	spare->holds = spare->unknown = 0;
+	spare->holds = spare->unknown = spare->unreturned = 0;
 	spare->is_other = false;
 	spare->given_back = spare->kept = 0;
 	return spare;
@@ -161,9 +170,29 @@ static bool is_semaphore_lock(const struct word *word)
 	return !word->is_other && word->given_back >= SEEN && word->kept <= word->given_back / 4;
 }
 
+/* Whether nobody gives it back: who waits at it is called, and has nothing that others could want. */
+static bool is_bell(const struct word *word)
+{
+	return word->unreturned > 1 && word->unreturned > word->holds;
+}
+
 static bool is_lock_of(const struct word *word, uint32_t expected)
 {
+	if (word->is_writers)
+		return true;
 	return expected == WAITED_FOR ? word->is_lock : !expected && is_semaphore_lock(word);
+}
+
+/* Whether writers wait at a word: the state of their lock is before it. (The page is the word's own.) */
+static bool are_writers(uintptr_t key)
+{
+	uint32_t state, has;
+
+	if (key % 4096 == 0)
+		return false;
+	state = __atomic_load_n((uint32_t *)key - 1, __ATOMIC_RELAXED);
+	has = state & WRITTEN;
+	return (state & WRITERS_WAIT) && state != UINT32_MAX && (has == WRITTEN || (has && has < MOST_READERS));
 }
 
 /* Whether a semaphore's tokens are given back by those who took them. */
@@ -195,10 +224,11 @@ static void note_hold(struct thread *self, uintptr_t key, uint64_t held, uint32_
 		word->held += held;
 		word->holds++;
 		word->site = site;
+		__atomic_fetch_or(&span_record->flags, SPAN_FUTEX_LOCKS, __ATOMIC_RELAXED);
 	} else if (word) {
 		word->unknown++;
 	}
-	if (word && word->holds && (word->is_lock || is_semaphore_lock(word))) {
+	if (word && word->holds && (word->is_lock || word->is_writers || is_semaphore_lock(word))) {
 		unknown = word->unknown * (word->held / word->holds);
 		word->unknown = 0;
 		site = word->site;
@@ -253,7 +283,8 @@ static void let_on(uint32_t waker, uint32_t waker_waits)
 	}
 }
 
-static void begin_wait(struct thread *self, uintptr_t key, uint32_t expected)
+/* `had`: for how long the thread would have had the lock, that it has not given back. */
+static void begin_wait(struct thread *self, uintptr_t key, uint32_t expected, uint64_t had)
 {
 	struct bucket *bucket = bucket_of(key);
 	struct word *word;
@@ -262,7 +293,10 @@ static void begin_wait(struct thread *self, uintptr_t key, uint32_t expected)
 	word = word_of(bucket, key, true);
 	if (word) {
 		note_token_kept(self, word, expected);
-		word->is_no_lock |= expected != WAITED_FOR;
+		/* with less work than that it was another's after all */
+		word->unreturned += expected == WAITED_FOR && had > span_record->cycles_per_second / USED;
+		word->is_writers |= expected != WAITED_FOR && are_writers(key);
+		word->is_no_lock |= expected != WAITED_FOR && !word->is_writers;
 		if (!word->waiting++)
 			word->is_old = true;
 		if (word->computation != span_posix_computation()) {
@@ -329,8 +363,8 @@ static void hand_lock_over(uintptr_t key, uint32_t taken)
 	}
 }
 
-/* `slept`: it was woken, and did not find the word changed. Returns whether the word is a lock's, and it may have it. */
-static bool end_wait(struct thread *self, uintptr_t key, uint32_t expected, bool is_over, bool slept)
+/* `slept`: it was woken, and did not find the word changed. Returns whether it may have a lock, whose word that is. */
+static bool end_wait(struct thread *self, uintptr_t key, uint32_t expected, bool is_over, bool slept, bool *is_called)
 {
 	struct bucket *bucket = bucket_of(key);
 	uint32_t waker = 0, waker_waits = 0;
@@ -351,18 +385,17 @@ static bool end_wait(struct thread *self, uintptr_t key, uint32_t expected, bool
 			token_total = self->total;
 		}
 		word->taken += is_lock;
-		if (!is_lock)
+		if (!is_lock) {
 			span_crew_woken(self->frame, word->woken_by);
-		if (!is_lock)
 			span_take_path(self->frame, word->woken.best, &word->woken.best_prof, word->woken.best_calls);
-		if (slept && !is_lock) {
-			waker = word->waker;
+			waker = slept ? word->waker : 0;
 			waker_waits = word->waker_waits;
 		}
+		*is_called = is_lock && is_bell(word);
 	}
 	spin_unlock(&bucket->lock);
 	let_on(waker, waker_waits);
-	if (is_lock && expected) /* who wakes for a semaphore wakes all, of whom all but one wait again */
+	if (is_lock && expected && !*is_called) /* who wakes for a semaphore wakes all, of whom all but one wait again */
 		keep_lock(bucket, key);
 	woken_at = key;
 	woken_total = self->total;
@@ -378,22 +411,25 @@ static long wait_for(struct thread *self, system_call *call, const long *of, uin
 {
 	uintptr_t key = (uintptr_t)of[0];
 	uint32_t expected = (uint32_t)of[2];
-	bool is_lock = false;
-	uint64_t since_ns;
+	bool is_lock = false, is_called = false;
+	uint64_t since_ns, had;
+	uint32_t site;
 	long result;
 	int error;
 
 	span_end_strand(self);
+	had = span_held(self, key, &site);
 	span_forget_hold(self, key); /* it did not get it */
 	span_leave_account_unordered(self);
-	begin_wait(self, key, expected);
+	begin_wait(self, key, expected, had);
 	since_ns = span_crew_waits(self->frame);
 	result = call(SYS_futex, of[0], of[1], of[2], of[3], of[4], of[5]);
 	error = errno;
-	is_lock = end_wait(self, key, expected, is_order(expected) && (!result || error == EAGAIN), !result);
+	is_lock = end_wait(self, key, expected, is_order(expected) && (!result || error == EAGAIN), !result, &is_called);
 	if (is_lock) {
 		span_crew_waited(self->frame, since_ns);
-		span_acquired(self, key, SPAN_CRITICAL, span_chain(caller));
+		if (!is_called)
+			span_acquired(self, key, SPAN_CRITICAL, span_chain(caller));
 	}
 	span_after_wait(self);
 	span_begin_strand(self);

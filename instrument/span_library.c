@@ -20,6 +20,7 @@
 #include "span_tasks.c"
 #include "span_regions.c"
 #include "span_process.c"
+#include "span_processors.c"
 #include "span_exec.c"
 #include "span_gomp.c"
 #include "span_gomp_tasks.c"

@@ -81,7 +81,7 @@ static void reset(struct phase *phase)
 	span_release_patterns(&span_self, &phase->group);
 	span_loops_forget(phase);
 	span_doacrosses_forget(phase);
-	atomic_store(&phase->group.best, 0);
+	atomic_store_explicit(&phase->group.best, 0, memory_order_relaxed);
 	prof_clear(&phase->group.best_prof);
 	prof_clear(&phase->work);
 	prof_clear(&phase->holds);
@@ -223,6 +223,27 @@ static void add_to_record(struct team *team, struct phase *phase, uint32_t site,
 		span_record->regions += 1 + team->nested;
 		span_record->tasks += team->tasks;
 	}
+	end_update();
+}
+
+/* The same of a region that is plain, whose one thread did this one thing: all bounds are its own path. */
+void span_add_plain(const struct team *team, const struct frame *member)
+{
+	struct span_site *site = &span_record->sites[span_site(SPAN_REGION, team->origin, 0)];
+	uint32_t count = member->prof.first[0].count + 1;
+
+	begin_update();
+	site->work += member->c;
+	site->span += member->c;
+	site->bound += member->c;
+	site->count += count;
+	site->span_count += count;
+	note_at_once(site, 1);
+	span_record->scheduled += member->busy > member->c ? member->busy : member->c;
+	span_record->regions++;
+	span_root.c += member->c;
+	if (!span_record->widest_team)
+		span_record->widest_team = 1;
 	end_update();
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library in its process: the record file, the real functions, forks, and how many processors there seem to be.
+ * The library in its process: the record file, the real functions, and forks.
  *
  * PARPROF_SPAN_DIR is where record files go; PARPROF_SPAN_THREADS how many cores the program shall believe in, and
  * PARPROF_SPAN_SERIAL that its one thread stands for any number.
@@ -21,10 +21,10 @@
 struct span_record *span_record;
 struct frame span_root;
 bool span_is_serial;
+uint32_t span_threads_asked, span_thread_limit = UINT32_MAX;
 
 static char directory[256];
 static uint64_t start_cpu_ns, start_ns;
-static uint32_t threads_asked;
 
 /* the real functions */
 
@@ -132,7 +132,7 @@ static struct span_record *make_record(void)
 	record->version = SPAN_VERSION;
 	record->bytes = sizeof(*record);
 	record->pid = (uint32_t)getpid();
-	record->threads = threads_asked;
+	record->threads = span_threads_asked;
 	read_command(record);
 	return record;
 }
@@ -184,6 +184,7 @@ static bool is_loaded;
 void span_load(void)
 {
 	const char *where = getenv("PARPROF_SPAN_DIR"), *threads = getenv("PARPROF_SPAN_THREADS");
+	const char *limit = getenv("OMP_THREAD_LIMIT");
 	enum span_clock kind;
 	uint64_t frequency;
 
@@ -195,7 +196,8 @@ void span_load(void)
 	strcpy(directory, where);
 	span_prepare_waits();
 	span_is_serial = getenv("PARPROF_SPAN_SERIAL") != NULL;
-	threads_asked = threads ? (uint32_t)atoi(threads) : 0;
+	span_threads_asked = threads ? (uint32_t)atoi(threads) : 0;
+	span_thread_limit = limit && atoi(limit) > 0 ? (uint32_t)atoi(limit) : UINT32_MAX;
 	frequency = clock_choose(&kind);
 	begin_process(kind == CLOCK_BY_TEST ? SPAN_FAKE_CLOCK : kind == CLOCK_BY_SYSCALL ? SPAN_NO_RSEQ : 0, frequency);
 	pthread_atfork(NULL, NULL, after_fork);
@@ -262,59 +264,4 @@ EXPORT void _exit(int code)
 EXPORT void _Exit(int code)
 {
 	_exit(code);
-}
-
-/* how many processors there seem to be: programs size their work by it */
-
-EXPORT int omp_get_num_procs(void)
-{
-	static void *real;
-
-	span_load();
-	if (threads_asked)
-		return (int)threads_asked;
-	return ((int (*)(void))span_real(&real, "omp_get_num_procs"))();
-}
-
-static void fill_cpus(size_t size, cpu_set_t *cpus)
-{
-	memset(cpus, 0, size);
-	for (uint32_t cpu = 0; cpu < threads_asked && cpu < 8 * size; cpu++)
-		CPU_SET_S(cpu, size, cpus);
-}
-
-EXPORT int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *cpus)
-{
-	long got;
-
-	span_load();
-	if (!threads_asked) {
-		got = syscall(SYS_sched_getaffinity, pid, size, cpus);
-		if (got < 0)
-			return -1;
-		memset((char *)cpus + got, 0, size - (size_t)got);
-		return 0;
-	}
-	if (size * 8 < threads_asked) {
-		errno = EINVAL;
-		return -1;
-	}
-	fill_cpus(size, cpus);
-	return 0;
-}
-
-EXPORT long sysconf(int name)
-{
-	static void *real;
-
-	if (name == _SC_NPROCESSORS_ONLN || name == _SC_NPROCESSORS_CONF)
-		span_load();
-	if (threads_asked && (name == _SC_NPROCESSORS_ONLN || name == _SC_NPROCESSORS_CONF))
-		return (long)threads_asked;
-	return ((long (*)(int))span_real(&real, "sysconf"))(name);
-}
-
-EXPORT int get_nprocs(void)
-{
-	return (int)sysconf(_SC_NPROCESSORS_ONLN);
 }

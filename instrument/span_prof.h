@@ -163,6 +163,21 @@ static inline void prof_add(struct prof *prof, uint32_t site, uint64_t cycles, u
 		prof_place(prof, prof->length - 1);
 }
 
+/* UPDATE by a strand. Most are of the site of the one before, or the first of all. */
+static inline void prof_add_next(struct prof *prof, uint32_t site, uint64_t cycles)
+{
+	struct prof_entry *last = prof_entries(prof) + prof->length - 1;
+
+	if (!prof->length && !prof->more) {
+		prof->first[0] = (struct prof_entry){site, 0, cycles};
+		prof->length = 1;
+	} else if (prof->length && last->site == site) {
+		last->cycles += cycles;
+	} else {
+		prof_add(prof, site, cycles, 0);
+	}
+}
+
 /* The paper's UNION; `from` stays as it is. */
 static inline void prof_union(struct prof *into, struct prof *from)
 {

@@ -61,6 +61,8 @@ enum span_flag {
 	SPAN_DEALT_OUT = 16384, /* threads shared work out themselves: who did how much is taken for chance */
 	SPAN_ELSEWHERE = 32768, /* the reader's: most of a run's CPU time was in other processes */
 	SPAN_REPLACED = 65536, /* the process went on as another program */
+	SPAN_FUTEX_LOCKS = 131072, /* locks that are known by the kernel's futex alone: in part */
+	SPAN_TBB = 262144, /* the reader's: oneTBB made threads */
 };
 
 struct span_site {

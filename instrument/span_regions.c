@@ -193,13 +193,15 @@ void span_after_barrier(struct thread *self, uintptr_t address)
 	}
 }
 
-/* The most threads that a team and the regions within it may have had at work at a time. */
+/* The most threads that a team and the regions within it may have had at work at a time. Where there is a limit to them
+ * not all of these regions had as many as the widest. */
 uint32_t span_at_once(struct team *team)
 {
 	uint32_t size = team->is_posix && team->at_once < team->size ? team->at_once : team->size;
 	uint32_t nested = atomic_load_explicit(&team->widest_nested, memory_order_relaxed);
+	uint32_t most = nested ? size * nested : size;
 
-	return nested ? size * nested : size;
+	return nested && most > span_thread_limit && size < span_thread_limit ? span_thread_limit : most;
 }
 
 static void note_nested(struct team *outer, uint32_t threads)
@@ -212,6 +214,24 @@ static void note_nested(struct team *outer, uint32_t threads)
 		;
 }
 
+static bool has_one_pending(struct prof *prof, uint64_t cycles)
+{
+	return prof->length == 1 && !prof->more && prof->first[0].site == SITE_PENDING && prof->first[0].cycles == cycles;
+}
+
+/* Whether a region had one thread that made no task, met nobody, shared out no loop, held no lock and began no other
+ * region: it is one strand. A program may have a million of these, so their end is worth a way of its own. */
+static bool is_plain(struct team *team)
+{
+	struct frame *member = team->members;
+
+	return team->is_outermost && team->size == 1 && !team->is_pool && !team->has_barriers && !team->nested &&
+	       member->references == 1 && !member->tasks && !member->dependences && !member->loops &&
+	       !member->doacrosses && !member->holds.length && has_one_pending(&member->prof, member->c) &&
+	       has_one_pending(&member->work, member->c) && !team->phases[0].group.best &&
+	       !team->phases[0].group.patterns && LIKELY(!span_has_calls);
+}
+
 /* The team's last barrier is over: nobody works for it any more. */
 void span_team_end(struct thread *self, struct team *team, struct frame *frame, struct frame *implicit)
 {
@@ -222,6 +242,12 @@ void span_team_end(struct thread *self, struct team *team, struct frame *frame, 
 	self->frame = frame;
 	self->implicit = implicit;
 	self->held_count = 0;
+	if (LIKELY(is_plain(team))) {
+		span_add_plain(team, team->members);
+		span_begin_serial(team->origin);
+		span_release_plain(self, team->members);
+		return;
+	}
 	if (team->members)
 		last = phase_of(team->members);
 	for (member = team->members; member; member = member->next_member) {

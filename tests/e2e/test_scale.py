@@ -112,14 +112,16 @@ def test_the_closed_form_of_a_pipeline(tmp_path: Path, is_busy: bool) -> None:
 
 
 @pytest.mark.alone  # the longest of very many paths is the one that was disturbed most
-def test_the_closed_form_of_a_wavefront(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_the_closed_form_of_a_wavefront(tmp_path: Path, is_busy: bool) -> None:
     """n x n cells, the longest chain 2n - 1 of them.
 
     Of K interrupts the longest path may meet 2 sqrt(K), wherever they are (as the longest increasing subsequence). So
     the cells are few and long: of 10,000 with half as much work again the longest path would be a third as long.
     """
     n = 20
-    found = speedups(tmp_path, "long_wavefront", str(n))
+    with busy_loops() if is_busy else _quiet():
+        found = speedups(tmp_path, "long_wavefront", str(n))
     formula = n * n / (2 * n - 1)
     assert found == {threads: pytest.approx(min(threads, formula), rel=0.08) for threads in found}
 
@@ -134,8 +136,9 @@ def test_the_closed_form_of_a_doacross_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone  # a chunk is long by itself, not because others had the cores
+@pytest.mark.parametrize("is_busy", [False, True])
 def test_the_closed_form_of_a_dynamic_loop_with_one_large_chunk(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], is_busy: bool
 ) -> None:
     """Two and eight threads share its work. With 64 the chunk is the bound: it is one strand on one core, which may be
     slower or faster just then, and so the program itself says how long it was. A virtual machine's host may take the
@@ -143,7 +146,8 @@ def test_the_closed_form_of_a_dynamic_loop_with_one_large_chunk(
     n = 60_000
     work = n - 1 + n / 16
     for _ in range(3):
-        runs = scale(tmp_path, "2,8,64", "large_chunk", str(n))["threads"]
+        with busy_loops() if is_busy else _quiet():
+            runs = scale(tmp_path, "2,8,64", "large_chunk", str(n))["threads"]
         chunks = re.findall(r"cpu ([\d.]+) wall ([\d.]+)", capfd.readouterr().out)
         assert len(chunks) == len(runs) == 3
         for run, (cpu_s, wall_s) in zip(runs, chunks, strict=True):

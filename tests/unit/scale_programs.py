@@ -76,6 +76,13 @@ def with_hooks(name: str, directory: Path) -> str:
     return output
 
 
+def build_with_the_library(source: str, compiler: str, program: Path) -> None:
+    """The library defines all that these call of the runtime, which is to be linked nevertheless."""
+    libraries = ["-x", "none", "-Wl,--no-as-needed", str(library())]
+    command = [compiler, "-O1", "-fopenmp", "-x", "c", "-", *libraries, "-o", str(program)]
+    subprocess.run(command, input=source.encode(), check=True, timeout=120)
+
+
 @cache
 def has_clang() -> bool:
     """Whether clang builds programs of OpenMP here (apt install clang libomp-dev)."""

@@ -337,3 +337,46 @@ def test_whether_uneven_threads_chose_their_shares_is_not_known() -> None:
     assert note.startswith("thread at solve.c:40: ") and note.endswith("up to x10")
     even = site(SiteKind.THREAD, 40, 10.0, 1.0, uneven=0.01)
     assert not [one for one in scale_of(record(even)).notes if "unequal" in one]
+
+
+@pytest.mark.parametrize("kind", [SiteKind.CRITICAL, SiteKind.SERIAL])
+def test_what_a_thread_took_is_chance_whatever_its_path_is_called(kind: SiteKind) -> None:
+    """The first thread takes part, or one has a lock meanwhile: that had no note, and x3.3 was the answer."""
+    threads = site(SiteKind.THREAD, 40, 7.0, 0.0)
+    longest = site(kind, 50, 3.0, 3.0, uneven=2.0)
+    (note,) = [one for one in scale_of(record(threads, longest)).notes if "unequal" in one]
+    assert note.endswith("up to x10")
+    assert not [one for one in scale_of(record(EVEN, longest)).notes if "unequal" in one], (
+        "OpenMP's are known"
+    )
+
+
+def test_locks_that_are_known_in_part_have_a_note() -> None:
+    """Held for half of the work they were x7.6 on 64 cores, without a word."""
+    notes = scale_of(record(UNEVEN, flags=Flag.CLOSED | Flag.FUTEX_LOCKS)).notes
+    assert [one for one in notes if "at best may be too high" in one]
+
+
+def test_the_first_threads_share_is_no_serial_code() -> None:
+    """Others worked beside it. That was "runs on one core; running it in parallel would give ..."."""
+    beside = scale_of(
+        record(site(SiteKind.THREAD, 40, 7.0, 0.0), site(SiteKind.SERIAL, 50, 3.0, 3.0, uneven=2.0))
+    )
+    assert "first thread's own share beside other threads, ends last, 3.0 times the mean" in sentence(beside)
+    assert "even shares would give x10" in sentence(beside)
+    assert "runs on one core" in sentence(
+        scale_of(record(EVEN, site(SiteKind.SERIAL, 50, 3.0, 3.0, uneven=0.5)))
+    )
+
+
+def test_work_that_grows_with_the_threads_is_told() -> None:
+    """Each thread does the same again, or spins: x8 of four times the work is a gain of two."""
+    few, main = (
+        record(site(SiteKind.REGION, 20, work, work / threads), threads=threads)
+        for threads, work in ((2, 10.0), (8, 40.0))
+    )
+    (note,) = [one for one in scale_of(few, main).notes if "times the work" in one]
+    assert note.startswith("with 8 threads the program did 4.0 times the work that it did with 2: ")
+    assert note.endswith("against the smaller it is x2")
+    same = record(site(SiteKind.REGION, 20, 11.0, 11.0 / 8), threads=8)
+    assert not [one for one in scale_of(few, same).notes if "times the work" in one]

@@ -250,8 +250,10 @@ def test_threads_that_a_librarys_threads_make_are_told_at_the_library(tmp_path: 
     )
     output = tmp_path / "out.json"
     assert main(["scale", "-q", "--threads", "4", "--json", "-o", str(output), "--", str(uses)]) == 0
-    labels = [one["label"] for one in json.loads(output.read_text())["sites"]]
+    found = json.loads(output.read_text())
+    labels = [one["label"] for one in found["sites"]]
     assert not [label for label in labels if "span_threads" in label], labels
+    assert any(note.startswith("oneTBB: its tasks are not followed") for note in found["notes"])
     assert "thread at worker" in labels, labels
 
 

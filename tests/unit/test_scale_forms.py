@@ -259,13 +259,6 @@ def test_a_serial_run_deals_out_chunks(directory: Path) -> None:
     assert ns(alone.span_s) == ns(alone.work_s) == ns(serial.work_s)
 
 
-def build_with_the_library(source: str, compiler: str, program: Path) -> None:
-    """The library defines all that these call of the runtime, which is to be linked nevertheless."""
-    libraries = ["-x", "none", "-Wl,--no-as-needed", str(scale_programs.library())]
-    command = [compiler, "-O1", "-fopenmp", "-x", "c", "-", *libraries, "-o", str(program)]
-    subprocess.run(command, input=source.encode(), check=True, timeout=120)
-
-
 NARROW = """
 extern void parprof_span_work(unsigned long);
 int main(void)
@@ -286,7 +279,7 @@ def test_teams_that_are_smaller_than_the_machine(tmp_path: Path, compiler: str) 
     """Two teams of two in a team of two have equal shares on four cores, whatever else there is."""
     program, records = tmp_path / "narrow", tmp_path / "records"
     records.mkdir()
-    build_with_the_library(NARROW, compiler, program)
+    scale_programs.build_with_the_library(NARROW, compiler, program)
     env = {**scale_programs.variables(records, 8), "OMP_MAX_ACTIVE_LEVELS": "2"}
     subprocess.run([str(program)], env=env, check=True, timeout=60)
     (record,) = scale_programs.records_of(records)
@@ -295,6 +288,32 @@ def test_teams_that_are_smaller_than_the_machine(tmp_path: Path, compiler: str) 
     assert ns(record.bound_s) == 3000
     assert not any(one.uneven_s for one in regions)
     assert record.widest_team == 8
+
+
+LIMITED = """
+extern void parprof_span_work(unsigned long);
+int main(void)
+{
+#pragma omp parallel num_threads(4)
+#pragma omp parallel num_threads(8)
+	parprof_span_work(1000);
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_nested_regions_that_ask_for_more_threads_than_there_may_be(tmp_path: Path, compiler: str) -> None:
+    """Six at most: whichever inner team gets the two that are left, the others do not have as many."""
+    program, records = tmp_path / "limited", tmp_path / "records"
+    records.mkdir()
+    scale_programs.build_with_the_library(LIMITED, compiler, program)
+    env = {**scale_programs.variables(records, 64), "OMP_MAX_ACTIVE_LEVELS": "2", "OMP_THREAD_LIMIT": "6"}
+    subprocess.run([str(program)], env=env, check=True, timeout=60)
+    (record,) = scale_programs.records_of(records)
+    assert record.widest_team == 6
+    assert {one.at_once for one in record.sites if one.kind == SiteKind.REGION and one.work_s} == {6}
+    assert ns(record.span_s) == 1000 and ns(record.work_s) >= 6000
+    assert speedup(record) <= 6
 
 
 TEAMS = """
@@ -314,7 +333,7 @@ def test_a_team_of_teams_has_the_cores_that_are_asked_for(tmp_path: Path, compil
     """LLVM's runtime would share out the machine's own."""
     program, records = tmp_path / "teams", tmp_path / "records"
     records.mkdir()
-    build_with_the_library(TEAMS, compiler, program)
+    scale_programs.build_with_the_library(TEAMS, compiler, program)
     subprocess.run([str(program)], env=scale_programs.variables(records, 8), check=True, timeout=60)
     (record,) = scale_programs.records_of(records)
     assert ns(record.work_s) == 16_000

@@ -27,7 +27,7 @@ def test_the_layout_is_that_of_the_header(tmp_path: Path) -> None:
         " offsetof(struct span_record, sites), sizeof(struct span_site), sizeof(struct span_module),"
         " offsetof(struct span_record, modules), sizeof(struct span_call), offsetof(struct span_record, calls),"
         " sizeof(struct span_chain), offsetof(struct span_record, chains),"
-        " SPAN_KINDS, SPAN_DOACROSS, SPAN_REPLACED); }\n"
+        " SPAN_KINDS, SPAN_DOACROSS, SPAN_TBB); }\n"
     )
     subprocess.run(["gcc", f"-I{HEADER.parent}", str(source), "-o", str(tmp_path / "layout")], check=True)
     done = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True)

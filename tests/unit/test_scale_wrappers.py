@@ -27,8 +27,8 @@ BESIDE_HOOKS = re.compile(
     r"|__kmpc_(end_)?serialized_parallel|__kmpc_omp_task_(begin|complete)_if0|__kmpc_task_allow_completion_event"
     # the first call of which makes the runtime ready
     r"|__kmpc_(global_thread_num|push_num_teams)|omp_(get_max|set_num)_threads|omp_init(_nest)?_lock"
-    # how many processors there seem to be
-    r"|omp_get_num_procs|sched_getaffinity|sysconf|get_nprocs"
+    # how many processors there seem to be, and that threads may be bound to
+    r"|omp_get_num_procs_?|sched_[gs]etaffinity|pthread_([gs]et|attr_set)affinity_np|sysconf|get_nprocs(_conf)?"
     r"|pthread_(mutex_(lock|trylock|timedlock|clocklock|unlock)|spin_(lock|trylock|unlock))"
     r"|pthread_rwlock_((|try|timed|clock)(rd|wr)lock|unlock)"
     # threads of POSIX, where no runtime is followed

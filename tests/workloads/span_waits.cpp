@@ -199,10 +199,45 @@ static void parks()
 	});
 }
 
+/* A lock as Rust's for readers and writers, who takes it writes: the state, and beside it what writers wait at. */
+struct WriterLock {
+	static constexpr uint32_t TAKEN = 0x3fffffff, READERS_WAIT = 0x40000000, WRITERS_WAIT = 0x80000000;
+	std::atomic<uint32_t> state{0}, notice{0};
+
+	void lock()
+	{
+		uint32_t now = state, others = 0;
+
+		for (;;) {
+			if (!(now & TAKEN)) {
+				if (state.compare_exchange_weak(now, now | TAKEN | others))
+					return;
+				continue;
+			}
+			if (!(now & WRITERS_WAIT) && !state.compare_exchange_strong(now, now | WRITERS_WAIT))
+				continue;
+			others = WRITERS_WAIT;
+			uint32_t seen = notice;
+			now = state;
+			if (!(now & TAKEN) || !(now & WRITERS_WAIT))
+				continue;
+			syscall(SYS_futex, &notice, FUTEX_WAIT_BITSET_PRIVATE, seen, nullptr, nullptr, ~0u);
+			now = state;
+		}
+	}
+	void unlock()
+	{
+		if (state.fetch_sub(TAKEN) - TAKEN == WRITERS_WAIT && state.exchange(0) == WRITERS_WAIT) {
+			notice++;
+			syscall(SYS_futex, &notice, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+		}
+	}
+};
+
 /* Each works n, and 2 n with the lock; all but the first sleep for it, and who had it is no order. */
-static void locked()
+template <typename Kind> static void lock_in_turn()
 {
-	Lock lock;
+	Kind lock;
 
 	beside([&](long) {
 		work(n);
@@ -211,6 +246,16 @@ static void locked()
 		pause_ms(100);
 		lock.unlock();
 	});
+}
+
+static void written()
+{
+	lock_in_turn<WriterLock>();
+}
+
+static void locked()
+{
+	lock_in_turn<Lock>();
 }
 
 /* by the clock */
@@ -272,9 +317,9 @@ static void uneven_rounds()
 	});
 }
 
-static void half_locked()
+template <typename Kind> static void lock_for_half()
 {
-	Lock lock;
+	Kind lock;
 
 	beside([&](long) {
 		for (long round = 0; round < ROUNDS / threads; round++) {
@@ -284,6 +329,58 @@ static void half_locked()
 			lock.unlock();
 		}
 	});
+}
+
+static void half_locked()
+{
+	lock_for_half<Lock>();
+}
+
+static void half_written()
+{
+	lock_for_half<WriterLock>();
+}
+
+/* A thread has a semaphore as oneTBB's threads have: a lock's word, that who waits does not give back. */
+struct Bell {
+	std::atomic<uint32_t> word{1};
+
+	void wait()
+	{
+		uint32_t free = 0;
+
+		if (word.compare_exchange_strong(free, 1))
+			return;
+		while (word.exchange(2))
+			syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 2, nullptr, nullptr, 0);
+	}
+	void ring()
+	{
+		if (word.exchange(0) == 2)
+			syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+	}
+};
+
+/* Whenever its bell rings, a thread works. */
+static void bells()
+{
+	std::vector<Bell> all(threads);
+	std::vector<std::thread> called;
+
+	for (long i = 0; i < threads; i++)
+		called.emplace_back([&, i] {
+			for (long round = 0; round < 10; round++) {
+				all[i].wait();
+				work_us(n);
+			}
+		});
+	for (long round = 0; round < 10; round++) {
+		pause_ms(20);
+		for (auto &one : all)
+			one.ring();
+	}
+	for (auto &one : called)
+		one.join();
 }
 
 /* The same with a semaphore. */
@@ -387,11 +484,14 @@ int main(int count, char **arguments)
 		{"rounds", rounds},
 		{"promises", promises},
 		{"parks", parks},
+		{"written", written},
 		{"locked", locked},
 		{"ring", ring},
 		{"semaphore_ring", semaphore_ring},
 		{"uneven_rounds", uneven_rounds},
 		{"half_locked", half_locked},
+		{"half_written", half_written},
+		{"bells", bells},
 		{"half_in_semaphore", half_in_semaphore},
 		{"pool", pool},
 		{"assigned", assigned},

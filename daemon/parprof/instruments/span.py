@@ -42,6 +42,7 @@ LIBRARY = Library(
         "span_prof.h",
         "span_prof_calls.h",
         "span_process.c",
+        "span_processors.c",
         "span_record.h",
         "span_regions.c",
         "span_runtime.c",

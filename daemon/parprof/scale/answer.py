@@ -105,9 +105,17 @@ def _is_by_turns(site: ScaleSite) -> bool:
     return site.kind == SiteKind.THREAD and site.chained_s > _MOSTLY_BY_TURNS * site.uneven_s
 
 
+def _is_first_threads_share(site: ScaleSite) -> bool:
+    """Whether others worked meanwhile, and it had most to do: the program's choice, or chance."""
+    return site.kind in _OF_ONE_THREAD and site.uneven_s > site.bound_s / 2
+
+
 def _why(site: ScaleSite, main: Prediction) -> str:
     share = f"{100 * site.share:.0f} % of the time that is left"
-    if site.kind in (SiteKind.SERIAL, SiteKind.PENDING):
+    if _is_first_threads_share(site):
+        times = f"{site.uneven_factor:.1f} times the mean"
+        return f"is the first thread's own share beside other threads, ends last, {times}, and is {share}"
+    if site.kind in _OF_ONE_THREAD:
         return f"runs on one core and is {share}"
     if site.critical_s > site.uneven_s:
         return f"holds a lock, one thread at a time, and is {share}"
@@ -127,7 +135,9 @@ def _why(site: ScaleSite, main: Prediction) -> str:
 
 
 def _remedy(site: ScaleSite, main: Prediction) -> str:
-    if site.kind in (SiteKind.SERIAL, SiteKind.PENDING, SiteKind.SINGLE):
+    if _is_first_threads_share(site):
+        return "even shares"
+    if site.kind in (*_OF_ONE_THREAD, SiteKind.SINGLE):
         return "running it in parallel"
     if site.critical_s > site.uneven_s:
         return "doing without the lock"

@@ -19,6 +19,8 @@ _MAX_NAME = 40
 _OUTLINED = regex(r"\._omp_fn|\.omp[._]")
 _UNSEEN_SHARE = 0.2
 _NOTABLE = 0.1
+_MORE_WORK = 1.3
+"""So many times the work of the run with the fewest threads is more than caches and neighbours make of it."""
 ResolveAddress = Callable[[Address], Frames]
 """The frames at the call before an address: the innermost inlined function or loop first."""
 
@@ -165,9 +167,19 @@ def predict(record: SpanRecord, resolve: ResolveAddress, cores: int = UNLIMITED)
         lost=_lost(record, threads),
         sites=tuple(sites),
         is_partial=not record.flags & Flag.CLOSED or bool(record.flags & Flag.INSIDE) or record.is_torn,
-        flags=record.flags,
+        flags=record.flags | (Flag.TBB if _has_tbb(record) else Flag(0)),
         calls=call_sites(record, resolve, place_of),
         burdened_s=_burdened_s(record) if threads <= cores else 0.0,
+    )
+
+
+def _has_tbb(record: SpanRecord) -> bool:
+    """Whether a thread was made by oneTBB's library."""
+    return any(
+        call.module.rpartition("/")[2].startswith("libtbb.so")
+        for site in record.sites
+        if site.kind == SiteKind.THREAD
+        for call in site.address.chain
     )
 
 
@@ -353,12 +365,13 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
             f"asked for {worst.threads} threads, the program had at most {worst.widest_team} at once: it chooses their "
             f"number itself{' (by an option of its own?)' if is_posix else ''}"
         )
+    notes.extend(_growing_work(predictions))
     if predictions and predictions[-1].lost.runtime > _UNSEEN_SHARE:
         notes.append(
             f"{predictions[-1].lost.runtime:.0%} of the CPU time was in no code of the program that is followed: in "
             "the runtime, in measuring, or in threads of other runtimes than OpenMP's"
         )
-    if any(site.kind == SiteKind.THREAD for prediction in predictions for site in prediction.sites):
+    if any(map(_has_threads, predictions)):
         notes.append(
             "threads: a condition (channel, latch, ...) orders them only where one of them slept for it in these runs"
         )
@@ -371,14 +384,38 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
     return notes
 
 
+def _growing_work(predictions: Sequence[Prediction]) -> list[str]:
+    """Each run's speed-up is against its own work: of more of that no number of cores makes a gain."""
+    whole = [one for one in predictions if one.work_s and not one.is_partial]
+    if not whole or whole[-1].work_s < _MORE_WORK * whole[0].work_s:
+        return []
+    few, main = whole[0], whole[-1]
+    times = main.work_s / few.work_s
+    gain = main.speedup / times
+    return [
+        f"with {main.threads} threads the program did {times:.1f} times the work that it did with {few.threads}: it "
+        "waits in loops of its own (around an atomic), each thread does some of it again, or it has more to do with "
+        f"more threads; at best is against that work, against the smaller it is x{gain:.3g}"
+    ]
+
+
+def _has_threads(prediction: Prediction) -> bool:
+    """Whether the program makes threads itself."""
+    return any(site.kind == SiteKind.THREAD for site in prediction.sites)
+
+
+_OF_THREADS = (SiteKind.THREAD, SiteKind.CRITICAL, SiteKind.SERIAL, SiteKind.PENDING)
+"""What such a thread's path is of: its own code, with a lock, or the first thread's."""
+
+
 def _uneven_threads(predictions: Sequence[Prediction]) -> list[str]:
     """The range, where nothing tells whether the threads' shares are the program's choice."""
     return [
         f"{site.label}: its unequal shares are taken for the program's choice; if the threads take what comes next "
         f"(from a queue), they are chance, and at best is up to x{site.speedup_if_fixed:.3g}"
-        for prediction in predictions
+        for prediction in filter(_has_threads, predictions)
         for site in prediction.sites
-        if site.kind == SiteKind.THREAD and site.uneven_s > _NOTABLE * prediction.bound_s
+        if site.kind in _OF_THREADS and site.uneven_s > _NOTABLE * prediction.bound_s
     ]
 
 
@@ -390,6 +427,10 @@ _FLAG_NOTES = {
     Flag.OFFLOADED: "target nowait: what it offloads runs on the host as tasks that are not followed",
     Flag.DEALT_OUT: "threads that were through at the same time, whatever each had done, are taken to share their "
     "work out themselves (by a counter): who did how much is chance, and all have the mean",
+    Flag.TBB: "oneTBB: its tasks are not followed; which of its threads (the first thread is one of them) took which "
+    "is chance, so what is told as uneven, or as serial, need not be",
+    Flag.FUTEX_LOCKS: "locks that wait by the kernel's futex (Rust's Mutex and RwLock, semaphores of C++20): only for "
+    "how long threads had them that had slept for them is known, and at best may be too high",
     Flag.TASKLOOP_ALONE: "a taskloop of more than 64 tasks a thread: libgomp executes all of it in one thread; "
     "at best is what fewer tasks could reach (num_tasks, grainsize)",
     Flag.CALLS_FULL: "more call sites, or ways to them, than are told apart: the rest is in `other call sites`",

@@ -74,6 +74,10 @@ class Flag(IntFlag):
     """The reader's: most of the run's CPU time was in other processes."""
     REPLACED = 65536
     """It went on as another program, which has a record of its own."""
+    FUTEX_LOCKS = 131072
+    """Locks that are known by the kernel's futex alone: not all of the times for which they were held."""
+    TBB = 262144
+    """The reader's: oneTBB made threads."""
 
 
 @dataclass(frozen=True, slots=True)
