@@ -854,6 +854,17 @@ def test_of_programs_without_names_that_wait_for_each_other_who_began_them_is_na
     assert causes[0].lost_ns == pytest.approx(1690e6)
 
 
+@pytest.mark.parametrize("kind", ["child", "pipe"])
+def test_who_waits_in_several_places_waited_where_it_did_while_the_child_slept(kind: str) -> None:
+    """GIVEN a script that reads what a command writes, and later waits much longer for children that work THEN it is
+    the reading that nobody worked for."""
+    script = row(f"main; convert; read; [waits: {kind}]", tid=1, pid=1, wait=760)
+    child = row("sleep+0x5f20; usleep; [waits: sleep]", tid=99, pid=99, wait=700, stall=1400)
+    rows = [*balanced(), script, child, row("main; join; wait4; [waits: child]", tid=1, pid=1, wait=3800)]
+    intervals = parted(rows, [2, 3], [0, 1, 4])
+    assert first(causes_of(rows, CORES, "none", intervals=intervals)) == (Kind.STALL, "convert")
+
+
 def test_who_reads_from_the_pipe_of_another_that_has_a_name_is_not_to_blame_for_a_third() -> None:
     """Two with names wait for what they read: which of them waits for the one without?"""
     readers = [row(f"main; {name}; read; [waits: pipe]", tid=at, pid=at, wait=860)
