@@ -875,6 +875,30 @@ def test_who_reads_from_the_pipe_of_another_that_has_a_name_is_not_to_blame_for_
     assert "while pid 99 waits" in cause.what or "(pid 99) waits" in cause.what
 
 
+@pytest.mark.parametrize(
+    ("calls", "what"),
+    [
+        ("pthread_cond_timedwait", ", or for time to pass (pthread_cond_timedwait)"),
+        (
+            "std::condition_variable::wait_for<long, std::ratio<1l, 1l> >(std::unique_lock<std::mutex>&)",
+            ", or for time",
+        ),
+        (
+            "std::condition_variable::wait_until<std::chrono::time_point<int> >(int); std::cv",
+            ", or for time to pass",
+        ),
+        ("std::sync::condvar::Condvar::wait_timeout", ", or for time to pass"),
+        ("std::condition_variable::wait(std::unique_lock<std::mutex>&)", ";"),
+        ("__new_sem_wait_slow64", " (sem_wait)"),
+    ],
+)
+def test_calls_that_wait_for_a_time_at_most_are_told_in_all_languages(calls: str, what: str) -> None:
+    """GIVEN the only thread of a program THEN it is not said to wait for another one alone."""
+    waits = row(f"main; look; {calls}; [waits: condition]", wait=700, stall=1400)
+    cause = found(*balanced(), waits)[0]
+    assert f"while this waits for another thread{what}" in f"{cause.what};", cause.what
+
+
 def test_routines_that_sleep_beside_the_child_may_as_well_have_been_waited_for() -> None:
     other = row(f"{_GOEXIT}; main.poll; usleep; [waits: sleep]", tid=14, wait=500)
     lost = {one.function: one.lost_ns for one in found(*_go_program(), other)}
