@@ -880,7 +880,7 @@ def test_who_reads_from_the_pipe_of_another_that_has_a_name_is_not_to_blame_for_
     [
         ("pthread_cond_timedwait", ", or for time to pass (pthread_cond_timedwait)"),
         (
-            "std::condition_variable::wait_for<long, std::ratio<1l, 1l> >(std::unique_lock<std::mutex>&)",
+            "std::condition_variable::wait_for<long, std::ratio<1l> >(std::unique_lock<std::mutex>&)",
             ", or for time",
         ),
         (
