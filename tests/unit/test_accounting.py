@@ -423,3 +423,12 @@ def test_the_wait_for_a_core_of_processes_that_no_sample_met_is_charged(program:
     charge_ready(SimpleNamespace(images=images, scopes=(scope,)), [mine, other])  # type: ignore[arg-type]
     told = (mine.metrics.ready_ns / SECOND, other.metrics.ready_ns / SECOND)
     assert told == pytest.approx((4, 0) if program == "x" else (2.5, 1.5))
+
+
+@pytest.mark.parametrize("ready_s", [0, 14])
+def test_levels_by_samples_have_the_time_in_which_threads_waited_for_cores(ready_s: int) -> None:
+    """GIVEN switches that are not followed, and two threads that work for 1 s each of ten THEN somebody worked for a
+    second, if others did not have the cores; who waits for a core is at work, though no sample tells of it."""
+    facts = {SampleKey(MAIN, 1, 0, ThreadState.WORKING, 2, 0, 0): Count(200)}
+    known = JobTime.of(times(10, exact=False), 2, ready_s * SECOND, facts, 100, ticked=True)
+    assert known.level_ns == pytest.approx(((9 - ready_s / 2) * SECOND, 0, (1 + ready_s / 2) * SECOND))

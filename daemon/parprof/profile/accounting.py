@@ -94,7 +94,7 @@ class JobTime:
             cores,
             ready_ns,
             _excess_ns(times, cores, facts, period_ns),
-            _levels_ns(times, facts, period_ns, ticked=ticked),
+            _levels_ns(times, facts, period_ns, ready_ns, ticked=ticked),
             ticked,
             (times.elapsed_ns if unfollowed_ns is None else unfollowed_ns) if ticked else 0.0,
         )
@@ -208,12 +208,17 @@ def settle(
 
 
 def _levels_ns(
-    times: ScopeTimes, facts: Mapping[SampleKey, Count], period_ns: float, *, ticked: bool
+    times: ScopeTimes,
+    facts: Mapping[SampleKey, Count],
+    period_ns: float,
+    ready_ns: float,
+    *,
+    ticked: bool,
 ) -> tuple[float, ...]:
     """For how long each number of threads worked at once, from none on, in nanoseconds.
 
     What the programs count stands still while context switches are not followed. Then samples tell: k threads that
-    work at once are sampled k times as often as one.
+    work at once are sampled k times as often as one; and as much less as they wait for CPUs, ``ready_ns`` in all.
     """
     if times.exact or not ticked:
         return times.level_ns
@@ -223,8 +228,10 @@ def _levels_ns(
         if key.event == 0 and key.state is ThreadState.WORKING and key.image in in_scope:
             found[max(key.n_working, 1)] += count.samples
     levels = [0.0] + [found[level] * period_ns / level for level in range(1, max(found, default=0) + 1)]
-    fit = min(times.elapsed_ns / sum(levels), 1.0) if any(levels) else 1.0
-    levels = [took_ns * fit for took_ns in levels]
+    if any(levels):
+        sampled_ns = sum(found.values()) * period_ns
+        fit = min((sampled_ns + ready_ns) / sampled_ns, times.elapsed_ns / sum(levels))
+        levels = [took_ns * fit for took_ns in levels]
     levels[0] = times.elapsed_ns - sum(levels)
     return tuple(levels)
 
