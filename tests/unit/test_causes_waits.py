@@ -1888,3 +1888,16 @@ def test_a_routine_that_is_alone_is_serial_code_whichever_thread_has_it(tid: int
         )
     (cause,) = found(*rows)
     assert (cause.kind, cause.function) == (Kind.SERIAL, "main.parse")
+
+
+def test_what_a_lambda_of_java_leads_to_is_called_by_the_program() -> None:
+    """GIVEN a method that is handed over as a lambda, does next to nothing and waits THEN it is told, and not its
+    caller, as if a library had called it back: between the two is only what the JVM made of the lambda."""
+
+    def through_lambda(one: PathSample) -> PathSample:
+        glue = Frame("J$$Lambda.f", module="[anon]")
+        return replace(one, path=(*one.path[:2], glue, *one.path[2:]))
+
+    waits = row("main; timed; convert; wait4; [waits: child]", wait=700, stall=1400)
+    rows = [through_lambda(one) for one in (waits, row("main; timed; convert", 3))]
+    assert first(found(*balanced(), *rows)) == (Kind.STALL, "convert")
