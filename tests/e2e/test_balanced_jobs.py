@@ -2,8 +2,8 @@
 """Jobs of several processes, started in the ways in which people start them: efficiency against the CPU time and the
 time that the processes tell themselves.
 
-What the machine did not give them is known to the kernel alone, and is taken out of both sides, so that a busy machine
-makes nothing wrong.
+What the machine did not give them is known to the kernel alone, and is taken out of both sides. Still they judge shares
+of time, and want a quiet machine: processes that wait for each other wait for whoever lacks a core.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from identity import record
 from profiling import BUILD
 from reports import record_command, report_of
 
-pytestmark = [pytest.mark.beside, pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")]
+pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 
 CORES = 2
 POINTS = 0.02
@@ -176,7 +176,6 @@ def test_efficiency_of_a_job(way: str, folder: Path) -> None:
     assert job.report["totals"]["efficiency"] == pytest.approx(job.efficiency, abs=POINTS)
 
 
-@pytest.mark.alone
 def test_efficiency_of_a_thousand_short_children(tmp_path: Path) -> None:
     """One after the other, so half of two cores is idle."""
     run = record([BUILD / "identity", "children", "1000"], tmp_path, "--cores", CORES)
