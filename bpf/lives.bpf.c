@@ -60,6 +60,18 @@ static __always_inline int threads_are_anonymous(struct process *p, u32 tgid)
 /* What a new process begins with; too much for the stack. What is not set in process_forked is 0 for ever. */
 BPF_TABLE("percpu_array", u32, struct process, new_process, 1);
 
+/* A child has its parent's interpreter, at the same addresses; Python may be late for what it does first. */
+static __always_inline void inherit_interpreter(u32 parent_tgid, u32 tgid)
+{
+	struct interpreter *py = interpreters.lookup(&parent_tgid);
+
+	if (!py || interpreters.update(&tgid, py))
+		return;
+	py = interpreters.lookup(&tgid);
+	if (py)
+		py->since_ns = py->told_ns = 0;
+}
+
 static __always_inline void process_forked(struct process *parent, u32 parent_tgid, u32 tgid)
 {
 	struct process_config *config = configs.lookup(&parent_tgid);
@@ -81,6 +93,7 @@ static __always_inline void process_forked(struct process *parent, u32 parent_tg
 		count(LOST_PROCESSES_FULL);
 		return;
 	}
+	inherit_interpreter(parent_tgid, tgid);
 	tell_calmly(RECORD_FORK, tgid, tgid, fresh->image, parent_tgid, 0);
 }
 
@@ -100,6 +113,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 
 			processes.delete(&tgid);
 			configs.delete(&tgid);
+			interpreters.delete(&tgid);
 			tell(RECORD_REPLACED, tgid, tid, image, 0);
 		}
 		p = processes.lookup(&parent_tgid);
@@ -173,6 +187,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	p->image = new_image();
 	p->epoch = 0;
 	mapping_lists.delete(&tgid);
+	interpreters.delete(&tgid);
 	working = p->n_working[parity(p)];
 	p->n_working[parity(p)] = 0;
 	p->n_unknown[parity(p)] = 0;

@@ -19,14 +19,32 @@
 #define EPOLL_WAIT_CALL 232
 #define EPOLL_PWAIT_CALL 281
 #define EPOLL_PWAIT2_CALL 441
+#define RING_ENTER_CALL 426
+#define AIO_CALL 208	/* io_getevents */
+#define AIO_PCALL 333
 #define MAX_POLLED 3	/* who looks at more files serves somebody */
 #define MAX_EPOLLED 16	/* the same of a set that is kept, which has timers and the like in it */
+#define MAX_ASKED 4	/* requests of io_uring that are looked at: the newest */
 #define STEPS_EACH 3	/* down to a node of a tree, to what is on the right of it, and up again */
 #define CLIENT_PORTS 32768	/* the kernel gives those who connect a port from there on */
 #define FILE_KIND 0170000
 #define SOCKET_FILE 0140000
 #define PIPE_FILE 0010000
 #define CHARACTER_FILE 0020000
+#define REGULAR_FILE 0100000
+#define BLOCK_FILE 0060000
+#define RING_FIXED_FILE 1	/* a flag of a request: the file is one that the ring knows by another number */
+#define RING_WITHOUT_PLACES (1 << 16)	/* flags of the ring */
+#define RING_LONG_REQUESTS (1 << 10)
+#define RING_ENTER_REGISTERED (1 << 4)	/* of the call: the ring is one that is known by another number */
+#define RING_TIMEOUT 11
+#define RING_LINK_TIMEOUT 15
+/* Codes of requests, as bits: readv, writev, fixed ones, read and write; and, with these, fsync, sync_file_range, fallocate,
+ * openat, close, statx, fadvise, madvise, openat2, renameat, unlinkat, mkdirat and ftruncate. */
+#define RING_TRANSFER_CODES (1ULL << 1 | 1ULL << 2 | 1ULL << 4 | 1ULL << 5 | 1ULL << 22 | 1ULL << 23)
+#define RING_FILE_CODES \
+	(RING_TRANSFER_CODES | 1ULL << 3 | 1ULL << 8 | 1ULL << 17 | 1ULL << 18 | 1ULL << 19 | 1ULL << 21 | 1ULL << 24 | \
+	 1ULL << 25 | 1ULL << 28 | 1ULL << 35 | 1ULL << 36 | 1ULL << 37 | 1ULL << 55)
 #define UNIX 1
 #define INTERNET_4 2
 #define INTERNET_6 10
@@ -322,10 +340,96 @@ u64 look_at_epoll(u64 given)
 
 static u64 (*call_look_at_epoll)(struct poll_look *look) = (void *)SHARED_look_at_epoll;
 
+/* What a request of io_uring is for, by its code and the file that it names, if it names one by its number. */
+static __always_inline u64 awaited_of_request(struct poll_look *look, u32 first)
+{
+#ifdef TASK_FILES
+	u32 code = first & 0xff, names_file = !(first >> 8 & RING_FIXED_FILE), kind;
+
+	if (code == RING_TIMEOUT || code == RING_LINK_TIMEOUT)
+		return AWAITS_TIME;
+	if (code >= 64 || !(RING_FILE_CODES >> code & 1))
+		return AWAITS_UNKNOWN;
+	if (!names_file || !(RING_TRANSFER_CODES >> code & 1))
+		return AWAITS_FILE;
+	look->file = open_file((u32)look->fd);
+	kind = kernel_half(kernel_word(look->file + POLLED_INODE) + INODE_MODE) & FILE_KIND;
+	if (kind == PIPE_FILE)
+		return is_own_pipe(look) ? AWAITS_UNKNOWN : AWAITS_PIPE;
+	return kind == REGULAR_FILE || kind == BLOCK_FILE ? AWAITS_FILE : AWAITS_UNKNOWN;
+#else
+	return AWAITS_UNKNOWN;
+#endif
+}
+
+/* What is waited for at an io_uring: what the newest request is for, if none of the newest may bring something to do, and
+ * any is not done yet. Which of them are not done nobody tells; a server asks for such things again and again. Who waits
+ * there without having asked for anything, waits for what others ask. */
+u64 look_at_ring(u64 given)
+{
+#if defined(TASK_FILES) && defined(RING_DONE)
+	struct poll_look *look = (struct poll_look *)given;
+	u64 ring, requests, places, first, found = AWAITS_UNKNOWN, one;
+	u32 taken, size, at, flags;
+
+	if (!look)
+		return AWAITS_UNKNOWN;
+	ring = kernel_word(look->file + POLLED_PRIVATE);
+	flags = (u32)kernel_word(ring + RING_FLAGS);
+	requests = kernel_word(ring + RING_REQUESTS);
+	places = flags & RING_WITHOUT_PLACES ? 0 : kernel_word(ring + RING_PLACES);
+	taken = (u32)kernel_word(ring + RING_TAKEN);
+	size = (u32)kernel_word(ring + RING_SIZE);
+	if (taken == (u32)kernel_word(ring + RING_DONE))
+		return AWAITS_UNKNOWN;
+#pragma clang loop unroll(disable)
+	for (u32 i = 1; i <= MAX_ASKED; i++) {
+		if (i > taken || i > size)
+			break;
+		at = (taken - i) & (size - 1);
+		if (places)
+			at = (u32)kernel_word(places + (u64)at * sizeof(u32)) & (size - 1);
+		first = kernel_word(requests + ((u64)at << (flags & RING_LONG_REQUESTS ? 7 : 6)));
+		look->fd = first >> 32;
+		one = awaited_of_request(look, (u32)first);
+		if (!one)
+			return AWAITS_UNKNOWN;
+		if (i == 1)
+			found = one;
+	}
+	return found;
+#else
+	return AWAITS_UNKNOWN;
+#endif
+}
+
+static u64 (*call_look_at_ring)(struct poll_look *look) = (void *)SHARED_look_at_ring;
+
+/* What the current thread waits for that has called io_uring_enter() with these registers. */
+static __always_inline u8 awaited_of_ring(struct pt_regs *regs)
+{
+	struct poll_look look = {};
+	u64 how = 0;
+
+	bpf_probe_read_kernel(&look.fd, sizeof(look.fd), &regs->di);
+	bpf_probe_read_kernel(&how, sizeof(how), &regs->r10);
+	if (how & RING_ENTER_REGISTERED)
+		return AWAITS_UNKNOWN;
+	look.file = open_file((u32)look.fd);
+	return look.file ? call_look_at_ring(&look) : AWAITS_UNKNOWN;
+}
+
 /* Whether this call reads from one file. */
 static __always_inline int is_read(u64 call)
 {
 	return call == READ_CALL || call == RECVFROM_CALL || call == RECVMSG_CALL;
+}
+
+/* Whether it is told as seldom as stacks are walked what is waited for in this call: that reads a dozen words of the
+ * kernel. */
+static __always_inline int is_told_seldom(u64 call)
+{
+	return is_read(call) || call == RING_ENTER_CALL;
 }
 
 /* What the current thread waits for that has called that with these registers. */
@@ -348,6 +452,10 @@ static __always_inline u8 awaited_outside(struct pt_regs *regs, u64 call)
 	if (call == EPOLL_WAIT_CALL || call == EPOLL_PWAIT_CALL || call == EPOLL_PWAIT2_CALL) {
 		bpf_probe_read_kernel(&look.list, sizeof(look.list), &regs->di);
 		return call_look_at_epoll(&look);
+	}
+	if (call == AIO_CALL || call == AIO_PCALL) {	/* who looks again after a time may have asked for nothing */
+		bpf_probe_read_kernel(&look.is_timed, sizeof(look.is_timed), &regs->r8);
+		return look.is_timed ? AWAITS_UNKNOWN : AWAITS_FILE;
 	}
 	if (call != POLL_CALL && call != PPOLL_CALL && call != SELECT_CALL && call != PSELECT_CALL)
 		return AWAITS_UNKNOWN;

@@ -120,7 +120,7 @@ static __always_inline int finish_wait(struct walk *w)
 		look_behind(w, &known->behind, known->user != fresh.user);
 		known->user = fresh.user;
 		known->kernel = fresh.kernel;
-		known->awaits = t && t->awaits == AWAITS_PIPE ? AWAITS_PIPE : AWAITS_UNKNOWN;
+		known->awaits = t && t->awaits != AWAITS_THAW && t->awaits != AWAITS_GIL ? t->awaits : AWAITS_UNKNOWN;
 		known->walked_ns = w->begun_ns;
 		known->hits++;
 	}
@@ -212,7 +212,7 @@ static __always_inline int is_to_be_walked(struct thread *t, struct process *p, 
 	kernel = known->kernel;
 	if (!sent_stacks.lookup(&user) || (kernel && !sent_stacks.lookup(&kernel)))	/* Python has forgotten it */
 		return affords_walk(p);
-	if (!t->awaits && is_read(call))
+	if (!t->awaits && is_told_seldom(call))
 		t->awaits = known->awaits;
 	place_wait(t, user, kernel);
 	known->hits++;
@@ -285,8 +285,8 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 		pay(p, m, METER_WAIT, COST_WAIT, 0, luck, tgid, tid);
 		return;
 	}
-	if (is_read(call) && t->awaits != AWAITS_THAW)	/* as seldom as walks: it reads a dozen words of the kernel */
-		t->awaits = awaited_of_read(regs);
+	if (is_told_seldom(call) && t->awaits != AWAITS_THAW)
+		t->awaits = call == RING_ENTER_CALL ? awaited_of_ring(regs) : awaited_of_read(regs);
 	t->wait_walked_ns = t->wait_since_ns;
 	w->creation = place;
 	w->key.kernel = capture(ctx, w, 0, END_KERNEL);

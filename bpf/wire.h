@@ -72,6 +72,7 @@ enum awaited {
 	AWAITS_PIPE = 4,	/* what another process writes, or reads: it looks at nothing but pipes */
 	AWAITS_THAW = 7,	/* that its control group goes on, or the machine. Those between are not known here */
 	AWAITS_CHILD = 8,	/* the end of a process: it looks at that, or at the signal that tells of it */
+	AWAITS_FILE = 9,	/* what it has asked of files, asynchronously */
 };
 
 /* How far it is known what a thread does where no frame of it tells. */
@@ -196,7 +197,7 @@ struct wait_site {
 	u64 hits;
 	u64 walked_ns;		/* when that was */
 	struct behind behind;
-	u64 awaits;		/* AWAITS_PIPE if it was one then that was read from, by whatever call; else 0 */
+	u64 awaits;		/* what it was then, by a call of which that is told as seldom as walks: see is_told_seldom() */
 };
 
 #define SAMPLE_NO_INTERRUPT 0x100	/* of a sample's cookie, beside the event's index: the kernel counts that event as it makes it */

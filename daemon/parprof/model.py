@@ -45,7 +45,8 @@ ACTIVATION = 254
     AWAITS_LOCKED,
     AWAITS_THAW,
     AWAITS_CHILD,
-) = range(9)
+    AWAITS_FILE,
+) = range(10)
 """What a wait is for (``enum awaited``): what the functions of the kernel tell; the lock of a Python interpreter;
 nothing but time; somebody's answer, on a connection that the waiter has made; pipes of other processes. From outside
 alone, of threads that sleep (`parprof.session.asleep`): a mutex whose owner waits for this thread; anything, by one

@@ -293,6 +293,34 @@ def test_attach_to_a_parent_measures_its_children_with_it(tmp_path: Path) -> Non
     check_account(report)
 
 
+@pytest.mark.parametrize("computes", [False, True])
+def test_a_wait_is_cut_at_both_ends_of_a_measurement(computes: bool, tmp_path: Path) -> None:
+    """It began before that, and goes on behind it: none of it is missing, and no more than was measured is there."""
+    source, program, profile = tmp_path / "long.c", tmp_path / "long", tmp_path / "long.pb.gz"
+    source.write_text(
+        "#include <pthread.h>\n#include <unistd.h>\nstatic volatile int sink;\n"
+        "static __attribute__((noinline)) void sleeps_here(void) { sleep(60); sink++; }\n"
+        "static void *thread(void *none) { sleeps_here(); return none; }\n"
+        "int main(int argc, char **argv) { pthread_t other; (void)argv;\n"
+        "  if (argc == 1) { sleeps_here(); return 0; }\n"
+        "  pthread_create(&other, 0, thread, 0);\n  for (;;) sink++; }\n"
+    )
+    subprocess.run(["gcc", "-O2", "-g", "-pthread", source, "-o", program], check=True)
+    attach = [sys.executable, "-m", "parprof", "attach", "-q", "--no-report", "-d", "1", "-o", str(profile)]
+    with subprocess.Popen([program, *(["computes"] if computes else [])]) as process:
+        try:
+            time.sleep(0.3)
+            subprocess.run([*attach, str(process.pid)], check=True)
+        finally:
+            process.kill()
+    report = report_of(profile)
+    elapsed_s, cores = report["elapsed_s"], report["process"]["cores"]
+    assert of(report, "sleeps_here", "wait_s") == pytest.approx(elapsed_s, rel=0.01)
+    stall_s = 0 if computes else cores * elapsed_s
+    assert of(report, "sleeps_here", "stall_s") == pytest.approx(stall_s, rel=0.01)
+    check_account(report)
+
+
 @pytest.mark.alone
 def test_functions_are_alone_at_work_for_as_long_as_they_say(tmp_path: Path) -> None:
     """On 2 cores the other one is idle for as long as one thread works alone: the program's log has both.

@@ -66,3 +66,33 @@ def test_each_way_to_wait_has_its_kind_and_its_time(tmp_path: Path) -> None:
             assert kept[way] < 0.02, way
     assert report["totals"]["accounted"] == pytest.approx(1, abs=0.05)
     assert sum(report["concurrency"]) == pytest.approx(report["elapsed_s"], abs=0.001)
+
+
+RINGS = {
+    "ring_for_time": WaitKind.SLEEP,
+    "ring_for_pipe": WaitKind.PIPE,
+    "ring_for_socket": WaitKind.REQUESTS,
+    "ring_for_file": WaitKind.FILE,
+    "aio_for_file": WaitKind.FILE,
+}
+
+
+def test_what_is_asked_for_and_waited_for_in_two_calls_is_told_apart(tmp_path: Path) -> None:
+    """Who waits in io_uring, or in io_getevents, waits for what was asked for there: tests/workloads/rings.c."""
+    profile = tmp_path / "rings.pb.gz"
+    command = [*record_command(profile), str(BUILD / "rings")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    if done.returncode == 77:
+        pytest.skip("no io_uring here, or no file that can be read past the cache")
+    took = {name.removeprefix("waits_by_"): float(s) for name, s in map(str.split, done.stdout.splitlines())}
+    report = report_of(profile)
+    for way, kind in RINGS.items():
+        waited: dict[str, float] = {}
+        for path in report["paths"]:
+            if f"waits_by_{way}" in path["frames"] and path["wait_s"]:
+                name = path["frames"][-1]
+                waited[name] = waited.get(name, 0.0) + path["wait_s"]
+        main = max(waited, key=lambda one: waited[one])
+        assert main == kind.frame_name, (way, waited)
+        if "file" not in way:  # those wait some thousand times, for less than a millisecond each
+            assert waited[main] == pytest.approx(took[way], abs=0.02), way

@@ -24,7 +24,7 @@ from parprof.model import (
     SampleKey,
     ThreadState,
 )
-from parprof.profile.accounting import NOBODY, JobTime, complete, disagreements, settle
+from parprof.profile.accounting import NOBODY, JobTime, charge_ready, complete, disagreements, settle
 
 SECOND = 1e9
 MAIN = 3
@@ -407,3 +407,28 @@ def test_a_sum_that_was_made_to_fit_says_so(counted_s: float | None, fitted: boo
     ]
     assert line.startswith("100.0 % of 2 cores x 5.00 s: work 6.00 s, ")
     assert line.endswith(" (by samples: fitted, so the sum is no check)") == fitted
+
+
+@pytest.mark.parametrize("program", ["x", "y"])
+def test_the_wait_for_a_core_of_processes_that_no_sample_met_is_charged(program: str) -> None:
+    """To those of the same program that were, else to all: totals are those of the account."""
+    path = (Frame("solve"),)
+    mine = PathSample(path, Metrics(work_ns=2 * SECOND), Origin(pid=1, comm="x", image=MAIN))
+    other = PathSample(path, Metrics(work_ns=2 * SECOND), Origin(pid=2, comm="z", image=SHELL))
+    images = {
+        number: SimpleNamespace(ready_ns=seconds * SECOND, process=SimpleNamespace(comm=comm))
+        for number, comm, seconds in ((MAIN, "x", 1), (SHELL, "z", 0), (4, program, 3))
+    }
+    scope = replace(times(0, 4), images=(MAIN, SHELL, 4))
+    charge_ready(SimpleNamespace(images=images, scopes=(scope,)), [mine, other])  # type: ignore[arg-type]
+    told = (mine.metrics.ready_ns / SECOND, other.metrics.ready_ns / SECOND)
+    assert told == pytest.approx((4, 0) if program == "x" else (2.5, 1.5))
+
+
+@pytest.mark.parametrize("ready_s", [0, 14])
+def test_levels_by_samples_have_the_time_in_which_threads_waited_for_cores(ready_s: int) -> None:
+    """GIVEN switches that are not followed, and two threads that work for 1 s each of ten THEN somebody worked for a
+    second, if others did not have the cores; who waits for a core is at work, though no sample tells of it."""
+    facts = {SampleKey(MAIN, 1, 0, ThreadState.WORKING, 2, 0, 0): Count(200)}
+    known = JobTime.of(times(10, exact=False), 2, ready_s * SECOND, facts, 100, ticked=True)
+    assert known.level_ns == pytest.approx(((9 - ready_s / 2) * SECOND, 0, (1 + ready_s / 2) * SECOND))

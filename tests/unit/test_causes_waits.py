@@ -854,6 +854,17 @@ def test_of_programs_without_names_that_wait_for_each_other_who_began_them_is_na
     assert causes[0].lost_ns == pytest.approx(1690e6)
 
 
+@pytest.mark.parametrize("kind", ["child", "pipe"])
+def test_who_waits_in_several_places_waited_where_it_did_while_the_child_slept(kind: str) -> None:
+    """GIVEN a script that reads what a command writes, and later waits much longer for children that work THEN it is
+    the reading that nobody worked for."""
+    script = row(f"main; convert; read; [waits: {kind}]", tid=1, pid=1, wait=760)
+    child = row("sleep+0x5f20; usleep; [waits: sleep]", tid=99, pid=99, wait=700, stall=1400)
+    rows = [*balanced(), script, child, row("main; join; wait4; [waits: child]", tid=1, pid=1, wait=3800)]
+    intervals = parted(rows, [2, 3], [0, 1, 4])
+    assert first(causes_of(rows, CORES, "none", intervals=intervals)) == (Kind.STALL, "convert")
+
+
 def test_who_reads_from_the_pipe_of_another_that_has_a_name_is_not_to_blame_for_a_third() -> None:
     """Two with names wait for what they read: which of them waits for the one without?"""
     readers = [row(f"main; {name}; read; [waits: pipe]", tid=at, pid=at, wait=860)
@@ -862,6 +873,30 @@ def test_who_reads_from_the_pipe_of_another_that_has_a_name_is_not_to_blame_for_
     cause = found(*balanced(), *readers, child)[0]
     assert (cause.kind, cause.function) == (Kind.STALL, "")
     assert "while pid 99 waits" in cause.what or "(pid 99) waits" in cause.what
+
+
+@pytest.mark.parametrize(
+    ("calls", "what"),
+    [
+        ("pthread_cond_timedwait", ", or for time to pass (pthread_cond_timedwait)"),
+        (
+            "std::condition_variable::wait_for<long, std::ratio<1l> >(std::unique_lock<std::mutex>&)",
+            ", or for time",
+        ),
+        (
+            "std::condition_variable::wait_until<std::chrono::time_point<int> >(int); std::cv",
+            ", or for time to pass",
+        ),
+        ("std::sync::condvar::Condvar::wait_timeout", ", or for time to pass"),
+        ("std::condition_variable::wait(std::unique_lock<std::mutex>&)", ";"),
+        ("__new_sem_wait_slow64", " (sem_wait)"),
+    ],
+)
+def test_calls_that_wait_for_a_time_at_most_are_told_in_all_languages(calls: str, what: str) -> None:
+    """GIVEN the only thread of a program THEN it is not said to wait for another one alone."""
+    waits = row(f"main; look; {calls}; [waits: condition]", wait=700, stall=1400)
+    cause = found(*balanced(), waits)[0]
+    assert f"while this waits for another thread{what}" in f"{cause.what};", cause.what
 
 
 def test_routines_that_sleep_beside_the_child_may_as_well_have_been_waited_for() -> None:
@@ -1853,3 +1888,16 @@ def test_a_routine_that_is_alone_is_serial_code_whichever_thread_has_it(tid: int
         )
     (cause,) = found(*rows)
     assert (cause.kind, cause.function) == (Kind.SERIAL, "main.parse")
+
+
+def test_what_a_lambda_of_java_leads_to_is_called_by_the_program() -> None:
+    """GIVEN a method that is handed over as a lambda, does next to nothing and waits THEN it is told, and not its
+    caller, as if a library had called it back: between the two is only what the JVM made of the lambda."""
+
+    def through_lambda(one: PathSample) -> PathSample:
+        glue = Frame("J$$Lambda.f", module="[anon]")
+        return replace(one, path=(*one.path[:2], glue, *one.path[2:]))
+
+    waits = row("main; timed; convert; wait4; [waits: child]", wait=700, stall=1400)
+    rows = [through_lambda(one) for one in (waits, row("main; timed; convert", 3))]
+    assert first(found(*balanced(), *rows)) == (Kind.STALL, "convert")

@@ -87,7 +87,7 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "AWAITS_UNKNOWN": model.AWAITS_UNKNOWN, "AWAITS_GIL": model.AWAITS_GIL,
         "AWAITS_TIME": model.AWAITS_TIME, "AWAITS_ANSWER": model.AWAITS_ANSWER,
         "AWAITS_PIPE": model.AWAITS_PIPE, "AWAITS_THAW": model.AWAITS_THAW, "NO_EVENT": model.NO_EVENT,
-        "AWAITS_CHILD": model.AWAITS_CHILD,
+        "AWAITS_CHILD": model.AWAITS_CHILD, "AWAITS_FILE": model.AWAITS_FILE,
         "RECORD_CUT": records.RECORD_CUT, "MAX_WAIT_RANGES": records.MAX_WAIT_RANGES,
         "MAX_LIBC_RANGES": records.MAX_LIBC_RANGES, "MAX_SPIN_RANGES": records.MAX_SPIN_RANGES,
         "MAX_UNPROBED_RANGES": records.MAX_UNPROBED_RANGES, "MAX_KERNEL_FRAMES": paths.MAX_KERNEL_FRAMES,

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from parprof.model import AWAITS_ANSWER, AWAITS_CHILD, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
+from parprof.model import AWAITS_ANSWER, AWAITS_CHILD, AWAITS_FILE, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
 from parprof.process.polled import awaited
 
 POLL, SELECT, READ, RECVFROM, RECVMSG = 7, 23, 0, 45, 47
@@ -223,3 +223,12 @@ def test_what_cannot_be_read_is_not_known(files: Files) -> None:
     assert read("7", hex(AT), "0x1", "0x0") == AWAITS_UNKNOWN
     assert read(str(READ), hex(files.client), "0x0", "0x0") == AWAITS_UNKNOWN
     assert read("running") == AWAITS_UNKNOWN
+
+
+@pytest.mark.parametrize("call", [208, 333])
+def test_who_waits_for_asynchronous_io_for_as_long_as_it_takes_waits_for_a_file(call: int) -> None:
+    """With a limit it may be a database's thread that looks for what others have asked for."""
+    words = [str(call), "0x7f00", "0x1", "0x1", "0x1000", "0x0", "0x0", "0x7ffe", "0x7f01"]
+    assert awaited(os.getpid(), words, bytes) == AWAITS_FILE  # type: ignore[arg-type]
+    words[5] = "0x2000"
+    assert awaited(os.getpid(), words, bytes) == AWAITS_UNKNOWN  # type: ignore[arg-type]

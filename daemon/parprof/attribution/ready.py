@@ -9,7 +9,7 @@ from parprof.model import PathSample
 
 
 def share_ready(ready_ns: float, samples: Sequence[PathSample]) -> float:
-    """Charge one process's rows with it; what is left if there is no work in them.
+    """Charge rows with it, besides what they have of it; what is left if there is no work in them.
 
     A thread is preempted wherever it works, so in proportion to where it does.
     """
@@ -18,5 +18,5 @@ def share_ready(ready_ns: float, samples: Sequence[PathSample]) -> float:
         return ready_ns
     for sample in samples:
         if sample.metrics.work_ns:
-            sample.metrics[READY] = ready_ns * sample.metrics.work_ns / work_ns
+            sample.metrics[READY] += ready_ns * sample.metrics.work_ns / work_ns
     return 0.0

@@ -15,6 +15,7 @@ from parprof.model import (
     AWAITS_ANSWER,
     AWAITS_CHILD,
     AWAITS_DEADLOCK,
+    AWAITS_FILE,
     AWAITS_GIL,
     AWAITS_LOCKED,
     AWAITS_PIPE,
@@ -102,6 +103,7 @@ KIND_AWAITED: Mapping[int, WaitKind] = {
     AWAITS_LOCKED: WaitKind.LOCKED,
     AWAITS_THAW: WaitKind.STOPPED,
     AWAITS_CHILD: WaitKind.CHILD,
+    AWAITS_FILE: WaitKind.FILE,
 }
 """By what is known of a wait beside the functions of the kernel."""
 

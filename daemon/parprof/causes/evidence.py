@@ -139,7 +139,7 @@ class Evidence:
         self.calls: dict[tuple[Procedure, Procedure], float] = defaultdict(float)
         """The same by function and who calls it, wherever that is called itself."""
         seen = _by_process(samples)
-        rows, self.is_stripped = _rows(samples, cores, seen)
+        rows, self.is_stripped = _rows(samples, cores, seen, intervals)
         found = beside(samples, [row.function for row in rows], intervals)
         for number, others in found.items():
             rows[number] = rows[number]._replace(beside=others)
@@ -282,7 +282,10 @@ def _by_callee(rows: Iterable[SampleRoute], depth: int) -> dict[Callee, list[Sam
 
 
 def _rows(
-    samples: Sequence[PathSample], cores: int, seen: Mapping[int, Collection[Frame]]
+    samples: Sequence[PathSample],
+    cores: int,
+    seen: Mapping[int, Collection[Frame]],
+    intervals: Sequence[Interval],
 ) -> tuple[list[SampleRoute], bool]:
     """Each sample with its route; and whether nothing of the program itself has a name. ``seen``: see `_by_process`.
 
@@ -297,7 +300,7 @@ def _rows(
         frame.module in shows for frame in frames if ownership.of(frame) is Owner.PROGRAM
     )
     named = partly_named(frames, ownership, shows_libraries=bool(shows))
-    samples = with_sleepers(samples, cores, ownership)
+    samples = with_sleepers(samples, cores, ownership, intervals)
     rows = _rows_by(RouteFinder(ownership, shows_libraries=shows, partly_named=named), samples)
     whole = sum(row.metrics.work_ns for row in rows)
     of_libraries = sum(row.metrics.work_ns for row in rows if row.route.is_of_library)

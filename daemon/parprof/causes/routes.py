@@ -40,6 +40,8 @@ _OF_TEAM = regex(r"(?:.*/)?lib(?:gomp|omp|iomp)")
 _RUNS_PIECES = regex(r"(?:.*/)?lib(?:gomp|i?omp|opencilk|cilk|tbb)")
 _TEAMS = regex(r"_*(?:GOMP|gomp|kmpc?)_")
 """Files, and functions that may be in any file, of runtimes that run pieces of functions on threads of their own."""
+_GLUE = regex(r"(?:\S+ )?[\w.$]*\$\$Lambda\b")
+"""What a JVM makes of a lambda, between who calls it and what it does: no library's."""
 _CREATION = regex(r"_*(?:GI_+)?(?:pthread_create\w*|thrd_create|PyThread_start_new_thread)")
 
 
@@ -198,7 +200,10 @@ class Route:
         called_back = at > 0 and first == last and first > self.spans[2 * at - 1] + 1
         if called_back:
             between = self.book.along(self.path[self.spans[2 * at - 1] + 1 : first])
-            is_foreign = any(not fact.is_loop and fact.owner is not Owner.PROGRAM for fact in between)
+            is_foreign = any(
+                not fact.is_loop and fact.owner is not Owner.PROGRAM and not _GLUE.match(fact.procedure.name)
+                for fact in between
+            )
             is_run = self.path[first].module == SCRIPT != self.path[self.spans[2 * at - 1]].module
             called_back = is_foreign and not is_run and self.book.schedulers.isdisjoint(between)
         frame = self.path[first]

@@ -16,8 +16,8 @@ from dataclasses import field, replace
 from parprof.attribution.waiting import WaitKind, is_wait
 from parprof.causes.ownership import Owner, Ownership, is_nameless_code, is_of_stripped
 from parprof.causes.tickers import ThreadId, thread_of, tickers
-from parprof.metrics import OUTSIDE, STALL, WAIT
-from parprof.model import SEVERAL_THREADS, Path, PathSample
+from parprof.metrics import OUTSIDE, STALL, WAIT, Metric
+from parprof.model import SEVERAL_THREADS, Interval, Path, PathSample
 from parprof.values import dataclass
 
 _FOR_THREADS = frozenset(kind.frame_name for kind in WaitKind if kind.is_for_threads and not kind.is_first)
@@ -100,14 +100,19 @@ class _Sleeper:
         return others >= ENOUGH * stall_ns
 
 
-def with_sleepers(samples: Sequence[PathSample], cores: int, ownership: Ownership) -> Sequence[PathSample]:
-    """The samples with each stall at who kept the others asleep, where that is one thread. ``cores``: n."""
+def with_sleepers(
+    samples: Sequence[PathSample], cores: int, ownership: Ownership, intervals: Sequence[Interval] = ()
+) -> Sequence[PathSample]:
+    """The samples with each stall at who kept the others asleep, where that is one thread. ``cores``: n.
+
+    ``intervals``: what of the samples was when, if that is known.
+    """
     keeps_house = KeepsHouse(ownership, tickers(samples))
     samples = _at_sleepers(samples, cores, ownership, keeps_house)
     samples = _at_workers(samples, cores, keeps_house)
     samples = _at_masters(samples, cores, keeps_house)
     samples = _at_locked(samples, cores, keeps_house)
-    return _at_parents(samples, cores, ownership, keeps_house)
+    return _at_parents(samples, cores, ownership, keeps_house, intervals)
 
 
 def _at_sleepers(
@@ -251,10 +256,15 @@ def _at_locked(samples: Sequence[PathSample], cores: int, keeps_house: KeepsHous
 
 
 def _at_parents(
-    samples: Sequence[PathSample], cores: int, ownership: Ownership, keeps_house: KeepsHouse
+    samples: Sequence[PathSample],
+    cores: int,
+    ownership: Ownership,
+    keeps_house: KeepsHouse,
+    intervals: Sequence[Interval],
 ) -> Sequence[PathSample]:
     """With those of programs of which nothing has a name at who waits for their end, or for what they write, where that
-    is one thread of a program that has names: its reader can only change that."""
+    is one thread of a program that has names: its reader can only change that. Where such a thread waits in several
+    places, one after the other, it is the place where it waited then."""
     stalled: dict[int, float] = {}
     for number, sample in enumerate(samples):
         stall, path = sample.metrics[STALL], sample.path
@@ -262,9 +272,10 @@ def _at_parents(
             stalled[number] = stall
     if not stalled:
         return samples
+    then = _waits_beside(stalled, samples, cores, intervals) if intervals else samples
     waiting = [
         one
-        for one in _sleepers(samples, keeps_house)
+        for one in _sleepers(then, keeps_house)
         if samples[one.most].path[-1].name in _FOR_OTHER_PROGRAMS
         and _has_name(samples[one.most].path, ownership)
     ]
@@ -275,6 +286,19 @@ def _at_parents(
     return _moved(samples, (at for at in stalled if samples[at].origin.pid not in pids), parent.most)
 
 
+def _waits_beside(
+    stalled: Collection[int], samples: Sequence[PathSample], cores: int, intervals: Sequence[Interval]
+) -> Sequence[PathSample]:
+    """The samples with so much of each wait as there can have been while nobody worked in some rows, ``stalled``."""
+    waits: dict[int, float] = defaultdict(float)
+    for interval in intervals:
+        stall = sum(interval.rows[row][STALL] for row in stalled if row in interval.rows) / cores
+        if stall:
+            for row, metrics in interval.rows.items():
+                waits[row] += min(metrics[WAIT], stall)
+    return [_with(WAIT, sample, waits.get(number, 0.0)) for number, sample in enumerate(samples)]
+
+
 def _moved(samples: Sequence[PathSample], stalled: Iterable[int], to: int) -> Sequence[PathSample]:
     """The samples with the stalls of some of them at another one."""
     out = list(samples)
@@ -282,8 +306,8 @@ def _moved(samples: Sequence[PathSample], stalled: Iterable[int], to: int) -> Se
     for number in stalled:
         if number != to:
             moved += samples[number].metrics[STALL]
-            out[number] = _with_stall(samples[number], 0.0)
-    out[to] = _with_stall(samples[to], samples[to].metrics[STALL] + moved)
+            out[number] = _with(STALL, samples[number], 0.0)
+    out[to] = _with(STALL, samples[to], samples[to].metrics[STALL] + moved)
     return out
 
 
@@ -401,7 +425,7 @@ def _has_name(path: Path, ownership: Ownership) -> bool:
     return any(not is_of_stripped(frame.name, frame.file) for frame in own)
 
 
-def _with_stall(sample: PathSample, stall_ns: float) -> PathSample:
+def _with(metric: Metric, sample: PathSample, value_ns: float) -> PathSample:
     metrics = sample.metrics.copy()
-    metrics[STALL] = stall_ns
+    metrics[metric] = value_ns
     return replace(sample, metrics=metrics)

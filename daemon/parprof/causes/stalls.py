@@ -21,6 +21,8 @@ _AWAY = 0.5
 _OTHERS_REMEDY = "who is waited for does nothing, either: see what that one waits for"
 _STALL_REMEDY = "let it happen beside the computation: read ahead, write behind, or in a thread of its own"
 _LEADING_UNDERSCORES = regex(r"\A_+(?:GI_+)?(?:libc_)?")
+_INSIDE_SEMAPHORE = regex(r"\Anew_(sem_wait)_\w+")
+"""Where the C library sleeps in ``sem_wait`` and ``sem_timedwait``, which leave no frame."""
 _WAIT = regex(r"(.*?) ?\[waits: ([\w ]+)\]\Z")
 _CALLS_THAT_WAIT = (
     (regex(r"(?:clock_)?(?:nano|u)?sleep"), "sleep"),
@@ -62,7 +64,7 @@ _LOCK_OF_PROCESSES = (
     "have that one let it go sooner, by shorter transactions and nothing slow within them, or let them want other rows",
 )
 """Processes wait so for each other's locks (`parprof.attribution.waiting.polled_kind`): those of a database."""
-_TIMED = regex(r"timed|clock")
+_TIMED = regex(r"timed|clock|timeout|::\w+_(?:for|until)\b")
 _TIMED_REMEDY = (
     "where it looks again after a time, let it be told when there is something to do; else see what that "
     "thread waits for"
@@ -239,5 +241,5 @@ def wait_of(innermost: str) -> tuple[str, str]:
     """The call that waits, and the kind of its wait, each empty where it is not known."""
     wait = _WAIT.match(innermost)
     call, kind = wait.groups() if wait else (innermost, "")
-    call = _LEADING_UNDERSCORES.sub("", call)
+    call = _INSIDE_SEMAPHORE.sub(r"\1", _LEADING_UNDERSCORES.sub("", call))
     return call, kind or next((kind for calls, kind in _CALLS_THAT_WAIT if calls.match(call)), "")

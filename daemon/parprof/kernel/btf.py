@@ -30,6 +30,9 @@ _POLLED = (
 )  # fmt: skip
 _UNIX = ("UNIX_ADDRESS", "UNIX_PEER", "UNIX_NAME")
 _PROCESS_FILE = ("POLLED_SUPER_BLOCK", "SUPER_BLOCK_MAGIC")
+_RING = (
+    "RING_FLAGS", "RING_PLACES", "RING_REQUESTS", "RING_TAKEN", "RING_SIZE", "RING_DONE",
+)  # fmt: skip
 _EPOLLED = ("EPOLL_TREE", "EPOLLED_FILE", "NODE_RIGHT", "NODE_LEFT")
 
 _PATHS = ("FILE_DENTRY", "DENTRY_NAME", "DENTRY_PARENT")
@@ -103,6 +106,10 @@ class KernelLayout:
     """From what epoll_wait() waits at to the tree of its files; in a node of that: the file, and the nodes below. None
     likewise."""
 
+    ring: tuple[int, ...] | None
+    """In what io_uring_enter() is called with: its flags, the queue of requests with its places, number taken and size,
+    and the number done: see `_RING`. None likewise."""
+
     def defines(self) -> list[str]:
         """Compiler flags for the BPF object."""
         state = "((u32)ctx->args[3])" if self.switch_has_state else "task_state((void *)ctx->args[1])"
@@ -140,6 +147,7 @@ class KernelLayout:
             *self._found(_UNIX, self.unix),
             *self._found(_PROCESS_FILE, self.process_file),
             *self._found(_EPOLLED, self.epolled),
+            *self._found(_RING, self.ring),
         ]
 
     @staticmethod
@@ -366,5 +374,18 @@ def read_layout() -> KernelLayout:
         process_file=_offsets(btf, {"inode": ("i_sb",), "super_block": ("s_magic",)}),
         epolled=_offsets(
             btf, {"eventpoll": ("rbr",), "epitem": ("ffd",), "rb_node": ("rb_right", "rb_left")}
+        ),
+        ring=_offsets(
+            btf,
+            {
+                "io_ring_ctx": (
+                    "flags",
+                    "sq_array",
+                    "sq_sqes",
+                    "cached_sq_head",
+                    "sq_entries",
+                    "cached_cq_tail",
+                ),
+            },
         ),
     )

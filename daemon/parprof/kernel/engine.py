@@ -410,6 +410,7 @@ class BpfKernel(Closing):
         self.breaker.leave(pid)
         bpf.map_delete(self._object.maps["processes"], key)
         bpf.map_delete(self._object.maps["configs"], key)
+        bpf.map_delete(self._object.maps["interpreters"], key)
         if not has_threads:
             return
         layout: Any = self._object.layouts["thread"]

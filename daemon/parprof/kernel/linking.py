@@ -44,6 +44,7 @@ SHARED_FUNCTIONS: dict[str, str] = {
     "epoll_step": "layout_poll_look",
     "look_at_polled": "layout_poll_look",
     "look_at_epoll": "layout_poll_look",
+    "look_at_ring": "layout_poll_look",
 }
 """Their names, each with the map of whose values it gets one: a pointer is all that they are given."""
 FIRST_NUMBER = 0x7F000000

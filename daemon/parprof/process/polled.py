@@ -6,7 +6,8 @@ made itself, as clients with a timeout do, and those that are written around a l
 at nothing but pipes that lead to other processes, as who collects what its children write; and for the end of a child,
 if it looks at nothing else from outside than that (``pidfd``, or SIGCHLD by ``signalfd``). All else, above all what a
 server looks at, may be a request. And who reads from the end of a pair of sockets, which are a pipe both ways, waits
-for a pipe. The rules are those of ``bpf/polls.bpf.c``, which sees threads that fall asleep while we look.
+for a pipe. Who waits for the kernel's asynchronous I/O (``io_getevents``), however long it takes, waits for a file. The
+rules are those of ``bpf/polls.bpf.c``, which sees threads that fall asleep while we look.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from parprof.model import AWAITS_ANSWER, AWAITS_CHILD, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
+from parprof.model import (
+    AWAITS_ANSWER,
+    AWAITS_CHILD,
+    AWAITS_FILE,
+    AWAITS_PIPE,
+    AWAITS_TIME,
+    AWAITS_UNKNOWN,
+)
 from parprof.patterns import regex
 from parprof.process.unix_peers import asks_a_server, is_of_a_pair
 
@@ -29,6 +37,8 @@ _POLLS, _SELECTS, _EPOLLS = frozenset((_POLL, 271)), frozenset((23, 270)), froze
 """Numbers of system calls: poll and ppoll, select and pselect6, epoll_wait, epoll_pwait and epoll_pwait2."""
 _READS = frozenset((0, 45, 47))
 """read, recvfrom and recvmsg."""
+_ASKS_OF_FILES = frozenset((208, 333))
+"""io_getevents and io_pgetevents."""
 _MOST = 3
 """Files. Who looks at more serves somebody."""
 _MOST_KEPT = 16
@@ -56,12 +66,14 @@ _MOST_BYTES = 1 << 22
 
 
 def awaited(pid: int, words: list[str], read_memory: Callable[[int, int], bytes]) -> int:
-    """``AWAITS_TIME``, ``AWAITS_ANSWER``, ``AWAITS_PIPE``, ``AWAITS_CHILD``, or ``AWAITS_UNKNOWN``. ``words``: of
-    ``/proc/PID/task/TID/syscall``."""
+    """``AWAITS_TIME``, ``AWAITS_ANSWER``, ``AWAITS_PIPE``, ``AWAITS_CHILD``, ``AWAITS_FILE``, or ``AWAITS_UNKNOWN``.
+    ``words``: of ``/proc/PID/task/TID/syscall``."""
     with suppress(OSError, ValueError, struct.error):
         call, first, second, third = int(words[0]), *(int(word, 16) for word in words[1:4])
         if call in _READS:
             return AWAITS_PIPE if _reads_from_pair(pid, first) else AWAITS_UNKNOWN
+        if call in _ASKS_OF_FILES:  # who looks again after a time may have asked for nothing
+            return AWAITS_UNKNOWN if int(words[5], 16) else AWAITS_FILE
         if call in _EPOLLS:
             return _of(pid, _kept(pid, first))
         if call not in _POLLS | _SELECTS:

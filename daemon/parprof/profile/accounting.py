@@ -94,7 +94,7 @@ class JobTime:
             cores,
             ready_ns,
             _excess_ns(times, cores, facts, period_ns),
-            _levels_ns(times, facts, period_ns, ticked=ticked),
+            _levels_ns(times, facts, period_ns, ready_ns, ticked=ticked),
             ticked,
             (times.elapsed_ns if unfollowed_ns is None else unfollowed_ns) if ticked else 0.0,
         )
@@ -125,7 +125,7 @@ def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -
     That is time in which working threads had no CPU, which is shared out by work, and what `settle` adds. None: nothing
     is known of the scope's time.
     """
-    _share_ready(measured, samples)
+    charge_ready(measured, samples)
     main = measured.images[measured.main]
     times = next((scope for scope in measured.scopes if measured.main in scope.images), None)
     if times is None or not times.elapsed_ns:
@@ -208,12 +208,17 @@ def settle(
 
 
 def _levels_ns(
-    times: ScopeTimes, facts: Mapping[SampleKey, Count], period_ns: float, *, ticked: bool
+    times: ScopeTimes,
+    facts: Mapping[SampleKey, Count],
+    period_ns: float,
+    ready_ns: float,
+    *,
+    ticked: bool,
 ) -> tuple[float, ...]:
     """For how long each number of threads worked at once, from none on, in nanoseconds.
 
     What the programs count stands still while context switches are not followed. Then samples tell: k threads that
-    work at once are sampled k times as often as one.
+    work at once are sampled k times as often as one; and as much less as they wait for CPUs, ``ready_ns`` in all.
     """
     if times.exact or not ticked:
         return times.level_ns
@@ -223,8 +228,10 @@ def _levels_ns(
         if key.event == 0 and key.state is ThreadState.WORKING and key.image in in_scope:
             found[max(key.n_working, 1)] += count.samples
     levels = [0.0] + [found[level] * period_ns / level for level in range(1, max(found, default=0) + 1)]
-    fit = min(times.elapsed_ns / sum(levels), 1.0) if any(levels) else 1.0
-    levels = [took_ns * fit for took_ns in levels]
+    if any(levels):
+        sampled_ns = sum(found.values()) * period_ns
+        fit = min((sampled_ns + ready_ns) / sampled_ns, times.elapsed_ns / sum(levels))
+        levels = [took_ns * fit for took_ns in levels]
     levels[0] = times.elapsed_ns - sum(levels)
     return tuple(levels)
 
@@ -264,13 +271,29 @@ def _ready_ns(measured: Measurement, images: Collection[int]) -> list[float]:
     return [measured.images[image].ready_ns for image in images if image in measured.images]
 
 
-def _share_ready(measured: Measurement, samples: Sequence[PathSample]) -> None:
-    by_image: dict[int, list[PathSample]] = {}
+def charge_ready(measured: Measurement, samples: Sequence[PathSample]) -> None:
+    """Charge rows with the time for which working threads had no CPU.
+
+    Processes so short that none of their work was sampled are stood for by those of the same program that were, as
+    in work; where there are none, by all of the job.
+    """
+    by_image: dict[int, list[PathSample]] = defaultdict(list)
     for sample in samples:
-        by_image.setdefault(sample.origin.image, []).append(sample)
-    for number, mine in by_image.items():
-        if (image := measured.images.get(number)) is not None:
-            share_ready(image.ready_ns, mine)
+        by_image[sample.origin.image].append(sample)
+    unsampled = {
+        number: rest_ns
+        for number, image in measured.images.items()
+        if (rest_ns := share_ready(image.ready_ns, by_image[number]))
+    }
+    for scope in measured.scopes:
+        theirs = [sample for number in scope.images for sample in by_image[number]]
+        by_program: dict[str, float] = defaultdict(float)
+        for number in scope.images:
+            if number in unsampled:
+                by_program[measured.images[number].process.comm] += unsampled[number]
+        for program, rest_ns in by_program.items():
+            same = [sample for sample in theirs if sample.origin.comm == program]
+            share_ready(share_ready(rest_ns, same), theirs)
 
 
 def _excess_ns(times: ScopeTimes, cores: float, facts: Mapping[SampleKey, Count], period_ns: float) -> float:
