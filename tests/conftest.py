@@ -9,6 +9,7 @@ fails, whatever came of them in the end.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -63,6 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=3))
         if part == BOOTS_A_MACHINE:
             item.add_marker(pytest.mark.timeout(BOOT_TIMEOUT_S))
+
+
+def pytest_collection_finish() -> None:
+    """What all tests are stays until the end: a quarter of the CPU time went into looking for garbage there."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

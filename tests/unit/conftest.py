@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import scale_programs
 from parprof.files.dso_cache import DsoCache
 from parprof.symbols.symbolizer import Symbolizer
 
@@ -50,9 +51,10 @@ def open_path(tmp_path: Path) -> Path:
 def span_test_clock(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Under `parprof scale`, which runs in this very process, programs say themselves how long they work.
 
-    The library is built once for all tests, of all workers.
+    The library is there already, of this checkout; all else that is kept is of these tests, of all workers.
     """
     own = tmp_path_factory.getbasetemp()
     common = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     monkeypatch.setenv("PARPROF_SPAN_CLOCK", "test")
+    scale_programs.put_library_into(common / "scale-cache")
     monkeypatch.setenv("PARPROF_CACHE", str(common / "scale-cache"))

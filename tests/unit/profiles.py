@@ -54,19 +54,45 @@ def heat() -> Profile:
 
 
 _counts = st.integers(0, 10**6)
-_times = st.integers(0, 10**12).map(float)
 _text = st.text(max_size=12)
 _lines = st.integers(0, 2**31)
 
-metrics = st.builds(Metrics, _counts, _times, _times, _times, _times, _times, _times)
-with_events = st.builds(
-    Metrics, _counts, _times, _times, _times, _times, st.just(0.0) | _times, st.just(0.0) | _times,
-    events=st.dictionaries(st.sampled_from(["cache-misses", "page-faults"]), st.integers(1, 2**40)),
-)  # fmt: skip
+_MOST_COUNTED, _LONGEST_NS = 10**6, 10**12
+_NUMBER_BYTES = 6
+_EVENTS = ("cache-misses", "page-faults")
 
-_few = st.builds(Frame, st.sampled_from("abcd"), st.just("x.c"), st.integers(0, 3), st.integers(0, 2))
-few_paths = st.lists(_few, max_size=8).map(tuple)
-"""Call paths of few procedures, so that they share nodes and recur."""
+
+def _number(drawn: bytes, at: int) -> int:
+    """One of up to five bytes; often small, or 0. The first byte says how many of the next five count."""
+    place = at * _NUMBER_BYTES
+    return int.from_bytes(drawn[place + 1 : place + 1 + drawn[place] % _NUMBER_BYTES], "little")
+
+
+def _metrics(drawn: bytes, events: dict[str, int] | None = None) -> Metrics:
+    """Samples, and six times. To draw each number takes Hypothesis longer than what is tested: bytes are one draw."""
+    times = [float(min(_number(drawn, at), _LONGEST_NS)) for at in range(1, 7)]
+    return Metrics(min(_number(drawn, 0), _MOST_COUNTED), *times, events=events)
+
+
+def _metrics_and_events(drawn: bytes) -> Metrics:
+    """The first byte says which events were counted."""
+    which, numbers = drawn[0], drawn[1:]
+    return _metrics(
+        numbers,
+        {event: 1 + _number(numbers, 7 + at) for at, event in enumerate(_EVENTS) if which >> at & 1},
+    )
+
+
+def _bytes(size: int) -> st.SearchStrategy[bytes]:
+    return st.binary(min_size=size, max_size=size)
+
+
+metrics = _bytes(7 * _NUMBER_BYTES).map(_metrics)
+with_events = _bytes(1 + (7 + len(_EVENTS)) * _NUMBER_BYTES).map(_metrics_and_events)
+
+_FEW = [Frame(name, "x.c", line, start) for name in "abcd" for line in range(4) for start in range(3)]
+few_paths = st.binary(max_size=8).map(lambda places: tuple(_FEW[place % len(_FEW)] for place in places))
+"""Call paths of few procedures, so that they share nodes and recur. A byte for each frame."""
 
 few_samples = st.lists(st.builds(PathSample, few_paths, metrics), max_size=12)
 

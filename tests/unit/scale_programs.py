@@ -7,11 +7,15 @@ import os
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from compiled import CACHE, compile_once
+from parprof.errors import KernelUnsupported
+from parprof.instruments import toolchain
 from parprof.instruments.span import LIBRARY, compile_command, environment
 from parprof.instruments.toolchain import source_directory
 from parprof.scale.record import SiteKind, SiteRecord, SpanRecord, read_record
@@ -21,12 +25,27 @@ WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 
 @cache
 def library() -> Path:
-    """The library, built from this checkout: once for all modules, as that takes seconds."""
-    directory = Path(tempfile.mkdtemp(prefix="parprof-span-"))
-    atexit.register(shutil.rmtree, directory)
-    output = directory / "libparprof_span.so"
-    LIBRARY.build(output)
-    return output
+    """The library, built from this checkout: again when its text has changed, as that takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolchain, "PREBUILT", Path(os.devnull))
+        patch.setenv("PARPROF_CACHE", str(CACHE))
+        with suppress(KernelUnsupported):
+            return LIBRARY.path()
+        # another user's checkout
+        directory = Path(tempfile.mkdtemp(prefix="parprof-span-"))
+        atexit.register(shutil.rmtree, directory)
+        patch.setenv("PARPROF_CACHE", str(directory))
+        return LIBRARY.path()
+
+
+def put_library_into(cache: Path) -> None:
+    """Where the product looks with this PARPROF_CACHE."""
+    where = cache / library().parent.name / library().name
+    if not where.exists():
+        where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        scratch = where.with_suffix(f".{os.getpid()}")
+        shutil.copy(library(), scratch)
+        scratch.rename(where)
 
 
 _INCLUDE = f"-I{source_directory()}"
@@ -46,9 +65,13 @@ _LINKED = (
 """Workloads that cannot do without the library."""
 
 
+def _libraries(name: str) -> tuple[Path, ...]:
+    return (library(),) if name in _LINKED else ()
+
+
 def _link(name: str) -> tuple[str, ...]:
     """The library defines all that some of them call of the runtime: it is to be linked nevertheless."""
-    return ("-Wl,--no-as-needed", str(library())) if name in _LINKED else ()
+    return ("-Wl,--no-as-needed", *map(str, _libraries(name))) if name in _LINKED else ()
 
 
 @cache
@@ -61,7 +84,7 @@ def program(name: str, directory: Path, compiler: str = "gcc") -> Path:
     if not source.exists():
         source, compiler = source.with_suffix(".cpp"), "g++"
         flags = ("-std=c++20", *flags[1:])
-    subprocess.run([compiler, *flags, str(source), *_link(name), "-o", str(output)], check=True, timeout=120)
+    compile_once([compiler, *flags, source, *_link(name), "-o", output], *_libraries(name))
     return output
 
 
@@ -70,9 +93,7 @@ def with_hooks(name: str, directory: Path) -> str:
     """A workload with a hook at the begin and the end of each function, as `parprof cc --scale` builds it."""
     output = os.fspath(directory / f"{name}.hooks")
     source = os.fspath(WORKLOADS / f"{name}.c")
-    subprocess.run(
-        compile_command(["gcc", *_STRICT, source, *_link(name), "-o", output]), check=True, timeout=120
-    )
+    compile_once(compile_command(["gcc", *_STRICT, source, *_link(name), "-o", output]), *_libraries(name))
     return output
 
 

@@ -12,10 +12,13 @@ import parprof
 
 def test_examples_in_docstrings() -> None:
     names = [module.name for module in pkgutil.walk_packages(parprof.__path__, "parprof.")]
-    results = {
-        name: doctest.testmod(importlib.import_module(name))
-        for name in names
-        if not name.endswith("__main__")
-    }
-    assert not {name: result for name, result in results.items() if result.failed}
-    assert sum(result.attempted for result in results.values()) > 150
+    runner = doctest.DocTestRunner()
+    for name in names:
+        if not name.endswith("__main__"):
+            for test in doctest.DocTestFinder().find(importlib.import_module(name), name):
+                if (
+                    test.examples
+                ):  # to run one, doctest looks at all source files: not for 6,000 that have none
+                    runner.run(test)
+    assert runner.failures == 0
+    assert runner.tries > 150

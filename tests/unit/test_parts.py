@@ -45,10 +45,12 @@ def test_bad(): assert not "as it should be"
 def nothing(): raise OSError("no room")
 def test_error(nothing): pass
 """
+WITH_WORKERS = ["-p", "xdist", "-n", "2"]
 SECOND = "def test_one(): pass\ndef test_two(): pass\n"
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Without the plugins that it needs not: to load them takes longer than all else."""
     command = [
         sys.executable,
         "-m",
@@ -66,7 +68,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": str(TESTS), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(TESTS), "PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -101,7 +103,7 @@ def test_each_test_is_in_one_part(tmp_path: Path) -> None:
     (tmp_path / "kernel/test_marked.py").write_text(MARKED)
     (tmp_path / "conftest.py").write_text(CONFTEST)
     for expression, name in ((parts.SECOND_PART, "test_one"), (parts.FIRST_PART, "test_other")):
-        code, text = run(tmp_path, "-p", "no:xdist", "--collect-only", "-m", expression)
+        code, text = run(tmp_path, "--collect-only", "-m", expression)
         assert code == 0 and [line for line in text.splitlines() if "::" in line] == [
             f"kernel/test_marked.py::{name}"
         ], text
@@ -120,18 +122,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("workers", [["-p", "no:xdist"], ["-n", "2"]])
+@pytest.mark.parametrize("workers", [[], WITH_WORKERS])
 def test_both_are_counted(folder: Path, workers: list[str]) -> None:
     assert run(folder, *workers, "--leave-results", "left/results.json", "test_first.py")[0] == 0
-    code, text = run(folder, "-p", "no:xdist", "--with-results", "left/results.json", "test_second.py")
+    code, text = run(folder, "--with-results", "left/results.json", "test_second.py")
     assert code == 0 and "3 passed, 1 skipped in" in text.splitlines()[-1], text
     assert "no such thing" in text
 
 
 def test_a_failure_of_the_first_is_one_of_both(folder: Path) -> None:
     (folder / "test_first.py").write_text(FIRST + BROKEN)
-    assert run(folder, "-n", "2", "--leave-results", "results.json", "test_first.py")[0] == 1
-    code, text = run(folder, "-p", "no:xdist", "--with-results", "results.json", "test_second.py")
+    assert run(folder, *WITH_WORKERS, "--leave-results", "results.json", "test_first.py")[0] == 1
+    code, text = run(folder, "--with-results", "results.json", "test_second.py")
     assert code == 1 and "1 failed, 3 passed, 1 skipped, 1 error in" in text.splitlines()[-1], text
     assert "FAILED test_first.py::test_bad" in text and "ERROR test_first.py::test_error" in text
 

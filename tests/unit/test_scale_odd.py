@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from compiled import compile_once
 from parprof.instruments.span import compile_command
 from parprof.scale.record import Flag, SpanRecord
 from scale_programs import WORKLOADS, has_clang, library, records_of, variables
@@ -31,7 +32,7 @@ def program(directory: Path, compiler: str, has_hooks: bool) -> Path:
     source = str(WORKLOADS / "span_odd.cpp")
     command = [compiler, "-std=c++17", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror", source]
     command += [str(library()), "-o", str(output)]
-    subprocess.run(compile_command(command) if has_hooks else command, check=True, timeout=120)
+    compile_once(compile_command(command) if has_hooks else command, library())
     return output
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from compiled import compile_once
 from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
 from parprof.process.loadmap import LoadMap
@@ -76,9 +77,10 @@ def build(directory: Path, source: str, *options: str, compiler: str = "gcc", la
     needs(compiler)
     out = directory / "program"
     command = [compiler, *options, "-x", language, "-", "-o", str(out)]
-    done = subprocess.run(command, input=source, text=True, capture_output=True)
-    if done.returncode:
-        pytest.skip(f"{' '.join(command)}: {done.stderr[:200]}")
+    try:
+        compile_once(command, text=source)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"{' '.join(command)}: {error.stderr[:200].decode(errors='replace')}")
     return out
 
 

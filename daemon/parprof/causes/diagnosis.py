@@ -137,8 +137,11 @@ def runtime_in_use(runtime: str, samples: Iterable[PathSample]) -> str:
             if id(path) in seen:
                 continue
             seen.add(id(path))
-            if any(_is_of_openmp(frame) for frame in path):
-                return runtime
+            for frame in path:  # paths share most of their frames
+                if id(frame) not in seen:
+                    seen.add(id(frame))
+                    if _is_of_openmp(frame):
+                        return runtime
     return "+".join(part for part in parts if not _OPENMP.match(part)) or "none"
 
 

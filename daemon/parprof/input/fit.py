@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from parprof.input.laws import CONSTANT, Candidate, Size, about, choose, fitted_law, laws_for, r2_of
+from parprof.input.laws import CONSTANT, Candidate, Points, Size, about, choose, fitted_law, laws_for, r2_of
 from parprof.values import dataclass
 
 MIN_SIZES = 5
@@ -144,11 +144,13 @@ def _of_the_larger(known: Sequence[Size]) -> Fit | None:
     """
     smallest, largest = known[0].n, known[-1].n
     last_decade = max((size.n for size in known if size.n * _WIDE <= largest), default=largest)
-    for beginning in (*(smallest ** (1 - cut) * largest**cut for cut in _CUTS), last_decade):
+    beginnings = dict.fromkeys((*(smallest ** (1 - cut) * largest**cut for cut in _CUTS), last_decade))
+    for beginning in beginnings:
         larger = [size for size in known if size.n >= beginning]
+        if not larger or larger[-1].n < _WIDE * larger[0].n or _cost(larger) < _DEAR * _cost(known):
+            continue  # asked before the laws are tried, which takes long
         law = _fit(larger)
-        is_wide = law.is_found and law.largest >= _WIDE * law.smallest
-        if is_wide and law.error <= _CLOSE and _cost(larger) >= _DEAR * _cost(known):
+        if law.is_found and law.error <= _CLOSE:
             return law
     return None
 
@@ -185,9 +187,11 @@ def _at_worst(known: Sequence[Size]) -> Fit | None:
         return None
     costs = [Size(size.n, size.worst) for size in worst]
     larger = costs[len(costs) // 2 :], costs[-_MIN_SIZES_AT_WORST:]
-    for law in (_fit(costs), *map(_beyond_a_fixed_part, larger)):
-        is_good = law.r2 >= _MIN_R2_AT_WORST and law.error <= _MAX_ERROR_AT_WORST
-        if law.is_found and is_good and law.n_sizes >= _MIN_SIZES_AT_WORST:
+    for find, of in ((_fit, costs), *((_beyond_a_fixed_part, part) for part in larger)):
+        if len(of) < _MIN_SIZES_AT_WORST:
+            continue
+        law = find(of)
+        if law.is_found and law.r2 >= _MIN_R2_AT_WORST and law.error <= _MAX_ERROR_AT_WORST:
             return replace(law, at_worst=True)
     return None
 
@@ -239,7 +243,7 @@ def _error_beyond(sizes: Sequence[Size], fixed: float, power: float) -> tuple[fl
     """The typical relative error of ``factor * (n - fixed) ** power``, and the factor that makes it least."""
     logs = [math.log(size.cost) - power * math.log(size.n - fixed) for size in sizes]
     mean = sum(logs) / len(logs)
-    return math.sqrt(sum((value - mean) ** 2 for value in logs) / len(logs)), math.exp(mean)
+    return math.sqrt(sum([(value - mean) ** 2 for value in logs]) / len(logs)), math.exp(mean)
 
 
 def _exponential(known: Sequence[Size]) -> Fit | None:
@@ -287,8 +291,9 @@ def _fit(known: Sequence[Size]) -> Fit:
     binned = _binned(known)
     if len(binned) < MIN_SIZES:
         return none(ALIKE)
-    fitted = [fitted_law(name, terms, binned) for name, terms in laws_for(min(size.n for size in binned))]
-    best = choose(fitted, binned)
+    points = Points(binned)
+    fitted = [fitted_law(name, terms, points) for name, terms in laws_for(points.smallest)]
+    best = choose(fitted, points)
     r2 = r2_of(binned, best)
     apart = _apart(_logs(binned))
     if apart < _MIN_APART and best.model != CONSTANT:

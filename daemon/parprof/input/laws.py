@@ -9,8 +9,9 @@ little: some cells that each activation reads have nothing to do with its cost. 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import combinations
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations, repeat
+from operator import add, mul, truediv
 from typing import NamedTuple
 
 CONSTANT = "constant"
@@ -31,7 +32,8 @@ _ALONE, _CLEARLY_BETTER = 0.8, 3.0
 """What a law's own term makes up of the cost at the largest size where it is no sum of two; by what factor the error of
 such a one is less, if it is to be taken instead of a simpler sum."""
 
-Terms = tuple[Callable[[float], float], ...]
+Term = Callable[[float], float]
+Terms = tuple[Term, ...]
 
 
 def _one(_: float) -> float:
@@ -86,6 +88,53 @@ class Size(NamedTuple):
     is all."""
 
 
+class Points:
+    """Sizes, at least one, and what terms are at them: each is computed once for all laws, which share most terms."""
+
+    def __init__(self, sizes: Sequence[Size]) -> None:
+        self.ns = [size.n for size in sizes]
+        self.costs = [size.cost for size in sizes]
+        self.smallest, self.largest = min(self.ns), max(self.ns)
+        self._values: dict[Term, list[float]] = {}
+        self._relative: dict[Term, tuple[float, list[float]]] = {}
+        self._products: dict[tuple[Term, Term], float] = {}
+        self._totals: dict[Term, float] = {}
+
+    def values(self, term: Term) -> list[float]:
+        """What it is at each size."""
+        found = self._values.get(term)
+        if found is None:
+            found = self._values[term] = list(map(term, self.ns))
+        return found
+
+    def scale(self, term: Term) -> float:
+        """The largest that it is of a size's cost, in magnitude."""
+        return self._relative_to_cost(term)[0]
+
+    def product(self, one: Term, other: Term) -> float:
+        """The sum over all sizes of two terms, each divided by the cost and its `scale`, which is not 0."""
+        found = self._products.get((one, other))
+        if found is None:
+            found = sum(map(mul, self._relative_to_cost(one)[1], self._relative_to_cost(other)[1]))
+            self._products[one, other] = self._products[other, one] = found
+        return found
+
+    def total(self, term: Term) -> float:
+        """The sum over all sizes of a term, divided by the cost and its `scale`, which is not 0."""
+        found = self._totals.get(term)
+        if found is None:
+            found = self._totals[term] = sum(self._relative_to_cost(term)[1])
+        return found
+
+    def _relative_to_cost(self, term: Term) -> tuple[float, list[float]]:
+        found = self._relative.get(term)
+        if found is None:
+            parts = list(map(truediv, self.values(term), self.costs))
+            scale = max(map(abs, parts))
+            found = self._relative[term] = (scale, [part / scale for part in parts] if scale > 0 else parts)
+        return found
+
+
 class Candidate(NamedTuple):
     """A law with the factors that fit some sizes best."""
 
@@ -122,14 +171,14 @@ def laws_for(smallest: float) -> tuple[tuple[str, Terms], ...]:
     )
 
 
-def choose(fitted: Sequence[Candidate], sizes: Sequence[Size]) -> Candidate:
-    """The law that these sizes follow, of those of `laws_for`, the simplest first, and of powers."""
+def choose(fitted: Sequence[Candidate], points: Points) -> Candidate:
+    """The law that these follow, of those of `laws_for`, the simplest first, and of powers."""
     if fitted[0].error <= _CONSTANT_SPREAD:
         return fitted[0]
-    largest = max(size.n for size in sizes)
-    candidates = [*fitted, *(_power(exponent, sizes) for exponent in _ROUND)]
+    largest = points.largest
+    candidates = [*fitted, *(_power(exponent, points) for exponent in _ROUND)]
     candidates = [one for one in candidates if not _bends(one, largest)]
-    powers = (_power(step / 20, sizes) for step in range(4, 81))
+    powers = (_power(step / 20, points) for step in range(4, 81))
     power = min((one for one in powers if not _bends(one, largest)), key=lambda one: one.error)
     candidates.append(power)
     best = min(one.error for one in candidates)
@@ -161,55 +210,59 @@ def _bends(law: Candidate, largest: float) -> bool:
     return math.log10(law.predict(10 * largest) / law.predict(largest)) - at_the_end > _BEND
 
 
-def _power(exponent: float, sizes: Sequence[Size]) -> Candidate:
+def _power(exponent: float, points: Points) -> Candidate:
     def own(n: float) -> float:
         return float(n**exponent)
 
-    return fitted_law(f"n^{exponent:g}", (_one, _linear, own) if exponent > 1.2 else (_one, own), sizes)
+    return fitted_law(f"n^{exponent:g}", (_one, _linear, own) if exponent > 1.2 else (_one, own), points)
 
 
-def fitted_law(model: str, terms: Terms, sizes: Sequence[Size]) -> Candidate:
+def fitted_law(model: str, terms: Terms, points: Points) -> Candidate:
     """The law with the factors that fit best: none negative, and that of its last term positive."""
     best = Candidate(model, math.inf, 0.0, _one)
     for n_lower in range(len(terms)):
         for lower in combinations(terms[:-1], n_lower):
             used = (*lower, terms[-1])
-            factors = _least_squares(used, sizes)
-            if factors is None or not _is_sensible(used, factors, sizes):
+            factors = _least_squares(used, points)
+            if factors is None or not _is_sensible(used, factors, points):
                 continue
 
             def predict(n: float, used: Terms = used, factors: Sequence[float] = factors) -> float:
                 return sum(factor * term(n) for factor, term in zip(factors, used, strict=True))
 
-            error = math.sqrt(sum(math.log(size.cost / predict(size.n)) ** 2 for size in sizes) / len(sizes))
+            error = _error(points, used, factors)
             if error < best.error:
-                top = max(size.n for size in sizes)
+                top = points.largest
                 best = Candidate(model, error, factors[-1] * terms[-1](top) / predict(top), predict)
     return best
 
 
-def _is_sensible(terms: Terms, factors: Sequence[float], sizes: Sequence[Size]) -> bool:
+def _error(points: Points, terms: Terms, factors: Sequence[float]) -> float:
+    """The typical relative error of the sum of these terms, at a size."""
+    costs: Iterable[float] = repeat(0.0)
+    for factor, term in zip(factors, terms, strict=True):
+        costs = map(add, costs, map(mul, repeat(factor), points.values(term)))
+    ratios = map(truediv, points.costs, costs)
+    return math.sqrt(sum([log * log for log in map(math.log, ratios)]) / len(points.costs))
+
+
+def _is_sensible(terms: Terms, factors: Sequence[float], points: Points) -> bool:
     """Whether no term that grows has a negative factor, and a negative constant is a small one."""
     if min(factors) >= 0:
         return factors[-1] > 0
     if terms[0] is not _one or len(terms) == 1 or min(factors[1:]) < 0 or factors[-1] == 0:
         return False
-    smallest = min(size.n for size in sizes)
-    rest = sum(factor * term(smallest) for factor, term in zip(factors[1:], terms[1:], strict=True))
+    rest = sum(factor * term(points.smallest) for factor, term in zip(factors[1:], terms[1:], strict=True))
     return -factors[0] <= _NEGATIVE * rest
 
 
-def _least_squares(terms: Terms, sizes: Sequence[Size]) -> list[float] | None:
+def _least_squares(terms: Terms, points: Points) -> list[float] | None:
     """The factors with the least sum of squared relative errors; None if the terms cannot be told apart."""
     n = len(terms)
-    scale = [max(abs(term(size.n) / size.cost) for size in sizes) for term in terms]
+    scale = [points.scale(term) for term in terms]
     if min(scale) <= 0:
         return None
-    rows = [[term(size.n) / size.cost / by for term, by in zip(terms, scale, strict=True)] for size in sizes]
-    matrix = [
-        [sum(row[i] * row[j] for row in rows) for j in range(n)] + [sum(row[i] for row in rows)]
-        for i in range(n)
-    ]
+    matrix = [[*(points.product(one, other) for other in terms), points.total(one)] for one in terms]
     for i in range(n):
         pivot = max(range(i, n), key=lambda row: abs(matrix[row][i]))
         matrix[i], matrix[pivot] = matrix[pivot], matrix[i]

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from parprof.patterns import regex
 from parprof.unwind.cfa import REG_RA, CfiRow, Factors, run
@@ -111,16 +109,14 @@ class FrameParser:
         self._postponed: list[tuple[int, int, int]] = []
         self._scan()
         for cie_at, at, end in self._postponed:  # in .debug_frame a CIE may follow its FDEs
-            with self._counting():
+            try:
                 self._fde(cie_at, at, end, postponed=True)
+            except Refused as reason:
+                self._refuse(reason)
 
-    @contextmanager
-    def _counting(self) -> Iterator[None]:
-        try:
-            yield
-        except Refused as error:
-            self._notes[str(error)] += 1
-            self._refused += 1
+    def _refuse(self, reason: Refused) -> None:
+        self._notes[str(reason)] += 1
+        self._refused += 1
 
     def _scan(self) -> None:
         data, origin, is_debug, _ = self._section
@@ -161,7 +157,7 @@ class FrameParser:
         if end > len(data) or not wide and length >= _LONGEST_32:
             self._notes["truncated"] += 1
             return -1
-        with self._counting():
+        try:
             fields = body + (8 if wide and is_debug else 4)
             if fields > end:
                 raise Refused("truncated")
@@ -173,6 +169,8 @@ class FrameParser:
                 self._cies[at] = Cie(self._section, fields, end)
             else:
                 self._fde(number if is_debug else body - number, fields, end)
+        except Refused as reason:
+            self._refuse(reason)
         return end
 
     def _fde(self, cie_at: int, at: int, end: int, postponed: bool = False) -> None:
