@@ -109,7 +109,7 @@ def test_attach_through_the_daemon_tells_calls_apart_as_it_does_alone(program: P
             ("again", daemon.socket),
         ):
             out = tmp_path / f"{way}.pb.gz"
-            done = dp.parprof("attach", target.pid, "-d", "2", "-o", out, PARPROF_SOCKET=str(socket))
+            done = dp.parprof("attach", target.pid, "-d", "4", "-o", out, PARPROF_SOCKET=str(socket))
             assert done.returncode == 0, done.stderr
             profile = pprof.read(out)
             found[way], told[way] = per_call_ms(profile), done.stderr
