@@ -137,13 +137,18 @@ def test_record_pthreads(tmp_path: Path) -> None:
 )
 def test_attach_names_the_serial_function(forever: subprocess.Popen[bytes], tmp_path: Path) -> None:
     out = tmp_path / "out.pb.gz"
-    done = parprof("attach", forever.pid, "-d", "2", "-o", out, "--view", "flat")
+    done = parprof("attach", forever.pid, "-d", "1", "-o", out, "--view", "flat")
     assert done.returncode == 0, done.stderr
     functions = sorted(inclusive(out).items(), key=lambda item: -item[1]["idleness_s"])
     named = [name for name, _ in functions if name.endswith("_work")]
     assert named[0] == "serial_work"
     assert report_of(out)["process"]["n_w_source"] == "exact"
     assert forever.poll() is None, "the target did not survive"
+
+
+def wait_for_probes(pid: int) -> None:
+    maps = Path(f"/proc/{pid}/maps")
+    eventually("its probes", lambda: "[uprobes]" in maps.read_text())
 
 
 @pytest.mark.parametrize("forever", [["omp_truth.gomp", "skewed"]], indirect=True)
@@ -154,8 +159,7 @@ def test_signals_end_the_measurement_with_results(
     out = tmp_path / "out.pb.gz"
     with subprocess.Popen([sys.executable, "-m", "parprof", "attach", str(forever.pid), "-o", str(out)],
                           env=ENVIRONMENT, stdout=subprocess.PIPE) as process:  # fmt: skip
-        maps = Path(f"/proc/{forever.pid}/maps")
-        eventually("its probes, before which no sample counts", lambda: "[uprobes]" in maps.read_text())
+        wait_for_probes(forever.pid)  # before which no sample counts
         time.sleep(1)
         process.send_signal(number)
         text = process.communicate(timeout=20)[0].decode()
@@ -169,7 +173,7 @@ def test_signals_end_the_measurement_with_results(
 def test_killed_profiler_leaves_the_target_alone(forever: subprocess.Popen[bytes]) -> None:
     with subprocess.Popen([sys.executable, "-m", "parprof", "attach", str(forever.pid), "-o", os.devnull],
                           env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process:  # fmt: skip
-        time.sleep(1.5)
+        wait_for_probes(forever.pid)
         process.kill()
     time.sleep(0.5)
     assert forever.poll() is None

@@ -85,7 +85,7 @@ def test_an_openmp_program_is_found_and_measured(daemon: DaemonProcess, tmp_path
         assert (info["comm"], info["runtime"], info["uid"]) == (f"{dp.PREFIX}omp", "libgomp", "0")
         first = daemon.fresh()  # the interval in which the probes came is over
         start_s = first.value(STAMP)
-        last = daemon.page_when("five seconds more", lambda page: page.value(STAMP) >= start_s + 5)
+        last = daemon.page_when("three seconds more", lambda page: page.value(STAMP) >= start_s + 3)
         assert target.poll() is None
         target.terminate()
         assert target.wait(dp.WAIT_S) == 0, "the program came to harm"
@@ -169,19 +169,41 @@ def stall_share(report: dict[str, Any]) -> float:
     return float(account["stall_s"] / (report["process"]["cores"] * report["elapsed_s"]))
 
 
+WAYS = ("through", "alone")
+"""To attach: through a daemon, and without it."""
+
+
+def profile_of(way: str, folder: Path) -> Path:
+    """Where `both_ways` leaves it."""
+    return folder / f"{way}.pb.gz"
+
+
+def both_ways(daemon: DaemonProcess, pid: int, seconds: float, folder: Path) -> str:
+    """Attach in both of `WAYS` at the same time: what is said then."""
+    sockets = {"through": daemon.socket, "alone": folder / "nobody.sock"}
+
+    def attach(way: str) -> str:
+        command = ("attach", pid, "-d", seconds, "-o", profile_of(way, folder))
+        done = dp.parprof(*command, PARPROF_SOCKET=str(sockets[way]))
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    with ThreadPoolExecutor(len(WAYS)) as pool:
+        return "".join(pool.map(attach, WAYS))
+
+
 @pytest.mark.alone
 def test_attach_through_the_daemon_has_loops(daemon: DaemonProcess, tmp_path: Path) -> None:
     """The same as without it, and the same sections and columns, those of calls among them."""
     told, stall = {}, {}
     with dp.openmp(tmp_path, "omploop", "serial,critical") as target:
         daemon.sampled(target.pid)
-        for way, path in (("through", daemon.socket), ("alone", tmp_path / "nobody.sock")):
-            out = tmp_path / f"{way}.pb.gz"
-            done = dp.parprof("attach", target.pid, "-d", "3", "-o", out, PARPROF_SOCKET=str(path))
-            assert done.returncode == 0, done.stderr
-            told[way] = sections_of(dp.parprof("report", out, "-v").stdout)
-            stall[way] = stall_share(report_of(out))
-    through, alone = tmp_path / "through.pb.gz", tmp_path / "alone.pb.gz"
+        both_ways(daemon, target.pid, 3, tmp_path)
+    for way in WAYS:
+        out = profile_of(way, tmp_path)
+        told[way] = sections_of(dp.parprof("report", out, "-v").stdout)
+        stall[way] = stall_share(report_of(out))
+    through, alone = (profile_of(way, tmp_path) for way in WAYS)
     found = loops_of(through, 0.02)
     assert {"loop at phases.h:126-128", "loop at omp_truth.c:74-77", "loop at truth.h:93-106"} <= found
     assert found <= loops_of(alone, 0.005) and loops_of(alone, 0.05) <= found
@@ -359,34 +381,22 @@ def test_attach_through_the_daemon_accounts_for_all_core_time(
 ) -> None:
     """Of a program that sleeps half of the time, now and then for longer than the daemon's intervals take. Both ways
     measure the same time."""
-    ways = {"through": daemon.socket, "alone": tmp_path / "nobody.sock"}
-    with (
-        dp.started(sys.executable, "-S", "-c", HALF, seconds, seconds) as target,
-        ThreadPoolExecutor() as pool,
-    ):
-
-        def attach(way: str) -> subprocess.CompletedProcess[str]:
-            out = tmp_path / f"{way}.pb.gz"
-            return dp.parprof("attach", target.pid, "-d", "6", "-o", out, PARPROF_SOCKET=str(ways[way]))
-
+    with dp.started(sys.executable, "-S", "-c", HALF, seconds, seconds) as target:
         time.sleep(0.5)
-        for way, done in zip(ways, pool.map(attach, ways), strict=True):
-            assert done.returncode == 0, done.stderr
-            assert "accounts for" not in done.stderr
-            told = report_of(tmp_path / f"{way}.pb.gz")
-            cores, elapsed_s = told["process"]["cores"], told["elapsed_s"]
-            assert told["totals"]["accounted"] == pytest.approx(1, abs=0.02), way
-            assert 5.9 < elapsed_s < told["duration_s"] + 0.1
-            asleep_s = told["totals"][
-                "wait_s"
-            ]  # of its one thread; where the machine is busy it turns slower
-            assert told["concurrency"][0] == pytest.approx(asleep_s, rel=0.02, abs=0.02), way
-            assert elapsed_s / 4 - seconds / 2 < asleep_s < elapsed_s / 2 + seconds / 2 + 0.1, way
-            assert told["concurrency"][0] == pytest.approx(told["totals"]["stall_s"] / cores, rel=0.02)
-            found = {row["name"]: row["inclusive"]["stall_s"] for row in told["functions"]}
-            # of a sleep that was under way when we came nobody knows where it is
-            assert -0.02 < told["totals"]["stall_s"] - found["half"] < cores * 1.02 * seconds + 0.1, way
-            assert found["[waits: sleep]"] == pytest.approx(found["half"]), way
+        assert "accounts for" not in both_ways(daemon, target.pid, 6, tmp_path)
+    for way in WAYS:
+        told = report_of(profile_of(way, tmp_path))
+        cores, elapsed_s = told["process"]["cores"], told["elapsed_s"]
+        assert told["totals"]["accounted"] == pytest.approx(1, abs=0.02), way
+        assert 5.9 < elapsed_s < told["duration_s"] + 0.1
+        asleep_s = told["totals"]["wait_s"]  # of its one thread; where the machine is busy it turns slower
+        assert told["concurrency"][0] == pytest.approx(asleep_s, rel=0.02, abs=0.02), way
+        assert elapsed_s / 4 - seconds / 2 < asleep_s < elapsed_s / 2 + seconds / 2 + 0.1, way
+        assert told["concurrency"][0] == pytest.approx(told["totals"]["stall_s"] / cores, rel=0.02)
+        found = {row["name"]: row["inclusive"]["stall_s"] for row in told["functions"]}
+        # of a sleep that was under way when we came nobody knows where it is
+        assert -0.02 < told["totals"]["stall_s"] - found["half"] < cores * 1.02 * seconds + 0.1, way
+        assert found["[waits: sleep]"] == pytest.approx(found["half"]), way
 
 
 NAPS = """

@@ -33,7 +33,6 @@ def check(run: Run) -> None:
     assert not run.parted
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("mode", [one for one in MODES if one != "children"])
 def test_threads(mode: str, tmp_path: Path) -> None:
     run = record_mode(mode, tmp_path)

@@ -14,6 +14,8 @@ import pytest
 from profiling import ROOT
 from reports import record_command, report_of
 
+pytestmark = pytest.mark.beside
+
 CREW = ROOT / "examples/crew"
 SECONDS = 2.0
 

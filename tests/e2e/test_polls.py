@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ import pytest
 from profiling import BUILD
 from reports import record_command, report_of
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.beside
 
 WAIT_S = 0.5
+AT_A_TIME = 4
+"""Programs that are recorded at the same time: they sleep, and it takes longer to start us than they run."""
 
 
 SERVERS, ANY = range(20000, 32768), range(61000, 65536)
@@ -83,8 +86,8 @@ def leave(server: socket.socket) -> None:
         Path(place).unlink()
 
 
-def recorded(profile: Path, mode: str, server: socket.socket) -> tuple[dict[str, Any], dict[str, float]]:
-    """Its report, and what it told. Half a second after it says that it waits it gets what it waits for."""
+def recorded(profile: Path, mode: str, server: socket.socket) -> dict[str, float]:
+    """What it told. Half a second after it says that it waits it gets what it waits for."""
     place = place_of(server)
     is_server = mode in ("serves", "loops")
     if is_server:
@@ -107,7 +110,52 @@ def recorded(profile: Path, mode: str, server: socket.socket) -> tuple[dict[str,
     if peer is not None:
         peer.close()
     assert process.returncode == 0 and told
-    return report_of(profile), told
+    return told
+
+
+CLIENTS, SERVERS_OF = (
+    ("poll", "select", "epoll"),
+    {"serves": "waits_for_request", "loops": "loops_for_request"},
+)
+OTHERS = ("naps", "ticks", "child", "ends", "locks")
+Program = tuple[str, range]
+"""A program's mode, and its ports."""
+Recording = tuple[dict[str, Any], dict[str, float]]
+"""Its report, and what it told."""
+
+
+def recorded_each(programs: Iterable[Program], folder: Path) -> dict[Program, Recording]:
+    """`recorded` of several programs, some at a time. No port is given away while another is looked for."""
+    with ExitStack() as open_ones, ThreadPoolExecutor(AT_A_TIME) as pool:
+        servers = {program: open_ones.enter_context(listener(program[1])) for program in programs}
+        profiles = {program: folder / f"{number}.pb.gz" for number, program in enumerate(servers)}
+        running = {
+            program: pool.submit(recorded, profiles[program], program[0], server)
+            for program, server in servers.items()
+        }
+        told = {program: recording.result() for program, recording in running.items()}
+    return {program: (report_of(profile), told[program]) for program, profile in profiles.items()}
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[Program, Recording]:
+    """All of them, each judged once: whoever wants another has one of its own."""
+    programs = [(mode, ports) for mode in (*CLIENTS, *SERVERS_OF) for ports in (SERVERS, ANY, UNIX)]
+    return recorded_each([*programs, *((mode, SERVERS) for mode in OTHERS)], tmp_path_factory.mktemp("polls"))
+
+
+Record = Callable[..., Recording]
+
+
+@pytest.fixture
+def record(recordings: dict[Program, Recording], tmp_path: Path) -> Record:
+    """A report on a program, and what it told."""
+
+    def take(mode: str, ports: range = SERVERS) -> Recording:
+        program = (mode, ports)
+        return recordings.pop(program, None) or recorded_each([program], tmp_path)[program]
+
+    return take
 
 
 def of(report: dict[str, Any], function: str, metric: str) -> float:
@@ -116,12 +164,11 @@ def of(report: dict[str, Any], function: str, metric: str) -> float:
 
 
 @pytest.mark.parametrize("ports", [SERVERS, ANY, UNIX])
-@pytest.mark.parametrize("mode", ["poll", "select", "epoll"])
+@pytest.mark.parametrize("mode", CLIENTS)
 def test_a_client_that_waits_with_a_timeout_waits_for_the_network(
-    tmp_path: Path, mode: str, ports: range
+    record: Record, mode: str, ports: range
 ) -> None:
-    with listener(ports) as server:
-        report, told = recorded(tmp_path / "polls.pb.gz", mode, server)
+    report, told = record(mode, ports)
     cores = report["process"]["cores"]
     function = f"asks_by_{mode}"
     assert of(report, function, "stall_s") / cores == pytest.approx(told[function], rel=0.03)
@@ -131,19 +178,17 @@ def test_a_client_that_waits_with_a_timeout_waits_for_the_network(
 
 
 @pytest.mark.parametrize("ports", [SERVERS, ANY, UNIX])
-@pytest.mark.parametrize(
-    ("mode", "function"), [("serves", "waits_for_request"), ("loops", "loops_for_request")]
-)
+@pytest.mark.parametrize(("mode", "function"), SERVERS_OF.items())
 def test_a_server_that_waits_for_a_request_loses_nothing(
-    tmp_path: Path, mode: str, function: str, ports: range
+    record: Record, mode: str, function: str, ports: range
 ) -> None:
-    with listener(ports) as server:
-        report, told = recorded(tmp_path / "polls.pb.gz", mode, server)
+    report, told = record(mode, ports)
     cores = report["process"]["cores"]
     assert of(report, function, "outside_s") / cores == pytest.approx(told[function], rel=0.03)
     assert of(report, function, "stall_s") == 0
 
 
+@pytest.mark.alone  # whose threads come to their waits late on a busy machine
 def test_threads_that_are_handed_requests_lose_nothing_while_there_are_none(tmp_path: Path) -> None:
     profile = tmp_path / "polls.pb.gz"
     with listener() as free:
@@ -168,18 +213,16 @@ def test_threads_that_are_handed_requests_lose_nothing_while_there_are_none(tmp_
     assert "stall" not in {cause["kind"] for cause in report["causes"]}
 
 
-def test_to_look_at_no_file_is_to_sleep(tmp_path: Path) -> None:
-    with listener() as server:
-        report, told = recorded(tmp_path / "polls.pb.gz", "naps", server)
+def test_to_look_at_no_file_is_to_sleep(record: Record) -> None:
+    report, told = record("naps")
     cores = report["process"]["cores"]
     for function in ("nap_by_poll", "nap_by_select"):
         assert of(report, function, "stall_s") / cores == pytest.approx(told[function], rel=0.03)
     assert "for time to pass" in report["causes"][0]["what"]
 
 
-def test_a_timer_and_a_counter_of_its_own_are_no_requests(tmp_path: Path) -> None:
-    with listener() as server:
-        report, told = recorded(tmp_path / "polls.pb.gz", "ticks", server)
+def test_a_timer_and_a_counter_of_its_own_are_no_requests(record: Record) -> None:
+    report, told = record("ticks")
     cores = report["process"]["cores"]
     for function in ("ticks_by_read", "ticks_by_poll", "ticks_by_epoll", "naps_by_counter"):
         assert of(report, function, "stall_s") / cores == pytest.approx(told[function], rel=0.03)
@@ -187,10 +230,9 @@ def test_a_timer_and_a_counter_of_its_own_are_no_requests(tmp_path: Path) -> Non
     assert "for time to pass" in report["causes"][0]["what"]
 
 
-def test_who_collects_what_a_child_writes_waits_for_a_pipe(tmp_path: Path) -> None:
+def test_who_collects_what_a_child_writes_waits_for_a_pipe(record: Record) -> None:
     """What is lost is told at the child, which has a name and is the one to sleep: who waits for it is seen to wait."""
-    with listener() as server:
-        report, told = recorded(tmp_path / "polls.pb.gz", "child", server)
+    report, told = record("child")
     kinds = {
         path["frames"][-1]
         for path in report["paths"]
@@ -203,9 +245,8 @@ def test_who_collects_what_a_child_writes_waits_for_a_pipe(tmp_path: Path) -> No
     assert (cause["kind"], cause["function"]) == ("stall", "naps_as_child")
 
 
-def test_who_waits_for_the_end_of_a_child_waits_for_no_request(tmp_path: Path) -> None:
-    with listener() as server:
-        report, told = recorded(tmp_path / "polls.pb.gz", "ends", server)
+def test_who_waits_for_the_end_of_a_child_waits_for_no_request(record: Record) -> None:
+    report, told = record("ends")
     for function in ("awaits_by_pidfd", "awaits_by_epoll", "awaits_by_signal"):
         kinds = {
             path["frames"][-1]
@@ -218,19 +259,13 @@ def test_who_waits_for_the_end_of_a_child_waits_for_no_request(tmp_path: Path) -
     assert (cause["kind"], cause["function"]) == ("stall", "naps_as_child")
 
 
-def test_a_lock_of_another_process_is_no_request(tmp_path: Path) -> None:
-    with listener() as server:
-        report, told = recorded(tmp_path / "polls.pb.gz", "locks", server)
+def test_a_lock_of_another_process_is_no_request(record: Record) -> None:
+    report, told = record("locks")
     cores = report["process"]["cores"]
     assert of(report, "ProcSleep", "stall_s") / cores == pytest.approx(told["ProcSleep"], rel=0.03)
     cause = report["causes"][0]
     assert (cause["kind"], cause["function"]) == ("stall", "ProcSleep")
     assert "for a lock that another process has" in cause["what"]
-
-
-CLIENTS, IDLE = ("poll", "select", "epoll"), ("serves", "loops")
-Hanging = tuple[str, range]
-"""A program's mode, and its ports: one that waits, and nothing happens."""
 
 
 @contextmanager
@@ -263,10 +298,10 @@ def idle_server(mode: str, ports: range) -> Iterator[int]:
             server.kill()
 
 
-def attached(programs: Iterable[Hanging], folder: Path) -> dict[Hanging, dict[str, Any]]:
+def attached(programs: Iterable[Program], folder: Path) -> dict[Program, dict[str, Any]]:
     """The reports on them, to which one attaches at the same time. They slept before: what is seen of them is what
     ``/proc`` tells."""
-    profiles: dict[Hanging, Path] = {}
+    profiles: dict[Program, Path] = {}
     with ExitStack() as running, ExitStack() as attaching:
         pids = {
             (mode, ports): running.enter_context((client if mode in CLIENTS else idle_server)(mode, ports))
@@ -284,21 +319,20 @@ def attached(programs: Iterable[Hanging], folder: Path) -> dict[Hanging, dict[st
 
 
 @pytest.fixture(scope="module")
-def at_once(tmp_path_factory: pytest.TempPathFactory) -> dict[Hanging, dict[str, Any]]:
+def at_once(tmp_path_factory: pytest.TempPathFactory) -> dict[Program, dict[str, Any]]:
     """All of them, each judged once: whoever wants another report has one of its own."""
-    programs = [(mode, ports) for mode in (*CLIENTS, *IDLE) for ports in (SERVERS, ANY, UNIX)]
+    programs = [(mode, ports) for mode in (*CLIENTS, *SERVERS_OF) for ports in (SERVERS, ANY, UNIX)]
     return attached(programs, tmp_path_factory.mktemp("hanging"))
 
 
 @pytest.fixture
-def hanging(at_once: dict[Hanging, dict[str, Any]], tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def hanging(at_once: dict[Program, dict[str, Any]], tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def take(*program: Any) -> dict[str, Any]:
         return at_once.pop(program, None) or attached([program], tmp_path)[program]
 
     return take
 
 
-@pytest.mark.beside
 @pytest.mark.parametrize("ports", [SERVERS, ANY, UNIX])
 @pytest.mark.parametrize("mode", CLIENTS)
 def test_one_that_hangs_on_a_server_is_told_of_it(
@@ -310,9 +344,8 @@ def test_one_that_hangs_on_a_server_is_told_of_it(
     ]
 
 
-@pytest.mark.beside
 @pytest.mark.parametrize("ports", [SERVERS, ANY, UNIX])
-@pytest.mark.parametrize("mode", IDLE)
+@pytest.mark.parametrize("mode", SERVERS_OF)
 def test_a_server_without_requests_hangs_on_nobody(
     mode: str, ports: range, hanging: Callable[..., dict[str, Any]]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from reports import record_command, report_of
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.beside
 
 PROGRAM = """
 #include <pthread.h>

@@ -170,7 +170,7 @@ def test_a_runtime_that_is_replaced_while_it_is_mapped(how: str, tmp_path: Path)
             os.replace(new, library)
         with profiling.traced_session() as session:
             target = session.watch(process.pid)
-            profiling.run_while_it_works(session, process.pid, 2)
+            profiling.run_while_it_works(session, process.pid, 1)
             session.finish()
         process.terminate()  # its log is whole then
         assert process.wait(20) == 0
