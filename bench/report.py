@@ -98,9 +98,8 @@ def main() -> None:
             os._exit(0)
         if os.waitpid(pid, 0)[1]:
             raise SystemExit("the profile could not be written")
-        print(
-            f"{args.paths} paths of {args.depth} frames, {args.alike} of them the same, {path.stat().st_size / 1e6:.1f} MB"
-        )
+        size_mb = path.stat().st_size / 1e6
+        print(f"{args.paths} paths of {args.depth} frames, {args.alike} of them the same, {size_mb:.1f} MB")
         print(f"{'':11} {'wall s':>7} {'CPU s':>7} {'peak MB':>8}")
         for name in args.ways:
             cost = measure([sys.executable, "-m", "parprof", "report", *WAYS[name], str(path)])

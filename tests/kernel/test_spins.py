@@ -116,6 +116,15 @@ def test_the_function_of_a_loop_is_named(found: Found) -> None:
     assert "until_flag (spins_truth)" in remark
 
 
+def test_loops_in_which_nobody_is_found_change_nothing(found: Found, tmp_path: Path) -> None:
+    """They are known of many files, the C library's spin lock of most machines' sooner or later."""
+    assert found.run.target.spins_by_samples
+    run = profiling.record("spins_truth", ["sleep"], tmp_path / "log")
+    assert run.target.plan.spinning and not run.target.spins_by_samples
+    assert not [text for text in run.target.remarks() if text.startswith("loops in ")]
+    assert run.target.scope.times(ticked=False).exact, "the account can be checked"
+
+
 def test_loops_count_as_work_where_the_user_says_so(found: Found, tmp_path: Path) -> None:
     run = profiling.record("spins_truth", ["flag"], tmp_path / "log", spin_rules=SpinRules(loops=False))
     assert spun(run) == 0 and not run.target.plan.spinning

@@ -198,7 +198,7 @@ def test_hot_places_are_asked_about_where_threads_may_wait_for_each_other(
         def find(self, address: int) -> tuple[Dso, int]:
             return program, address - 0x7000_0000
 
-    target: Any = SimpleNamespace(ended=False, load_map=LoadMap())
+    target: Any = SimpleNamespace(ended=False, load_map=LoadMap(), asked_about=set())
     facts = {
         SampleKey(1, tid, 0, ThreadState.WORKING, 1, 7, 0): Count(samples if tid == 1 else 1) for tid in tids
     }
@@ -231,9 +231,13 @@ def test_it_is_asked_about_who_gives_up_the_cpu(
         def find(self, address: int) -> tuple[Dso, int]:
             return (libc, address - base) if address >= base else (program, address)
 
-    target: Any = SimpleNamespace(ended=False, load_map=LoadMap_())
+    spun: list[int] = []
+    target: Any = SimpleNamespace(
+        ended=False, load_map=LoadMap_(), note_spinning=spun.append, asked_about=set()
+    )
     facts = {SampleKey(1, tid, 0, state, 1, 7, 0): Count(4) for tid in (1, 2)}
     finder.look(facts, {1: target})
+    assert set(spun) == ({base + function} if state is ThreadState.SPINNING else set())
     assert answers.asked == [function if one == leaf else one for one in asked]
 
 
@@ -278,7 +282,10 @@ def test_where_a_pool_waits_is_known_before_anybody_is_seen_there(
     stacks.put(7, RawStack(struct.pack("<QQ", pool_loops[0].start, 0x2010), 0, b"", 0, 0))
     finder = SpinFinder(stacks, book)
     target: Any = SimpleNamespace(
-        ended=False, load_map=SimpleNamespace(find=lambda address: (program, address))
+        ended=False,
+        load_map=SimpleNamespace(find=lambda address: (program, address)),
+        note_spinning=lambda address: None,
+        asked_about=set(),
     )
     spinning = {SampleKey(1, tid, 0, ThreadState.SPINNING, 1, 7, 0): Count(4) for tid in (1, 2)}
     finder.look(spinning, {1: target})
@@ -295,7 +302,7 @@ def test_the_address_that_was_hit_is_asked_about(program: Dso, tmp_path: Path) -
         stacks.put(number, RawStack(struct.pack("<Q", address), 0, b"", 0, 0))
     finder = SpinFinder(stacks, SpinBook(answers, tmp_path))  # type: ignore[arg-type]
     load_map = SimpleNamespace(find=lambda address: (program, address))
-    target: Any = SimpleNamespace(ended=False, load_map=load_map)
+    target: Any = SimpleNamespace(ended=False, load_map=load_map, asked_about=set())
     facts = {
         SampleKey(1, tid, 0, ThreadState.WORKING, 1, stack, 0): Count(samples)
         for tid, stack, samples in ((1, 0, 1), (1, 1, 3), (2, 1, 3), (2, 2, 2))

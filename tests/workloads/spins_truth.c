@@ -3,9 +3,10 @@
 // for the main thread's serial part: flag (reads a flag until it changes), pause (so, with a pause and a limit to the
 // turns), yield (so, with sched_yield), call (calls a function of the program at each turn, and stores something), polite
 // (as std::barrier does: calls a function that stores something, with sched_yield at each turn), take (tries at each turn
-// to take a lock by an atomic exchange).
+// to take a lock by an atomic exchange), sleep (in a semaphore, and so does the main thread).
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 
 #include "phases.h"
 
@@ -15,7 +16,9 @@ static int how;
 TRUTH_WORK(serial)
 TRUTH_WORK(shared)
 
-enum { FLAG, PAUSE, YIELD, CALL, POLITE, TAKE };
+static sem_t opened, done;
+
+enum { FLAG, PAUSE, YIELD, CALL, POLITE, TAKE, SLEEP };
 
 TRUTH_NOINLINE static void until_flag(int round)
 {
@@ -80,10 +83,13 @@ static void *worker(void *rounds)
 			wait_politely(round);
 		else if (how == TAKE)
 			until_taken();
+		else if (how == SLEEP)
+			sem_wait(&opened);
 		else
 			wait_for_work(round);
 		shared(unit_ns * 4);
 		round_done = round;
+		sem_post(&done);
 	}
 	return NULL;
 }
@@ -96,13 +102,18 @@ static void run(int which)
 	how = which;
 	round_open = round_done = 0;
 	taken = 1;
+	sem_init(&opened, 0, 0);
+	sem_init(&done, 0, 0);
 	if (pthread_create(&thread, NULL, worker, &rounds))
 		exit(1);
 	for (int round = 1; round <= rounds; round++) {
 		serial(unit_ns * 5);
 		round_open = round;
 		__atomic_store_n(&taken, 0, __ATOMIC_RELEASE);
+		sem_post(&opened);
 		shared(unit_ns * 4);
+		if (how == SLEEP)
+			sem_wait(&done);
 		while (round_done < round)
 			;
 	}
@@ -139,6 +150,11 @@ static void take(void)
 	run(TAKE);
 }
 
+static void asleep(void)
+{
+	run(SLEEP);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct phase phases[] = {
@@ -148,6 +164,7 @@ int main(int argc, char **argv)
 		{ "call", call },
 		{ "polite", polite },
 		{ "take", take },
+		{ "sleep", asleep },
 		{ NULL, NULL },
 	};
 

@@ -321,7 +321,7 @@ class Session:
         if found:
             for target in self.targets.values():
                 if target.load_map is not None and any(dso.key in found for dso in target.load_map.dsos()):
-                    target.learn_spins()
+                    target.learn_spins(found)
 
     def _waits(self, key: SampleKey) -> bool:
         """Whether samples are in code of which it is known by now that threads only wait there."""

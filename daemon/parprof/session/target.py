@@ -8,13 +8,13 @@ import select
 import signal
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import field
 
 from parprof.errors import ParprofError, TargetError
 from parprof.facts.cores import CoresHeld
-from parprof.files.dso import ANONYMOUS, Dso
+from parprof.files.dso import ANONYMOUS, Dso, FileKey
 from parprof.files.dso_cache import DsoCache
 from parprof.files.libc import tells_once
 from parprof.jit.reader import JitReader
@@ -143,6 +143,10 @@ class Target:
         """Nobody keeps `n_working` up to date: see `ProcessState.ticks`."""
         self.spent_ns: tuple[int, ...] = (0,) * len(Cost)
         """What it paid for being profiled so far, by `Cost`; as of the last `observe`."""
+        self.has_spun = False
+        """Whether one of its threads was found in a loop that only waits."""
+        self.asked_about: set[FileKey] = set()
+        """The files in which its threads were so often at one place that it was asked whether they wait there."""
         self.ready_ns = 0
         """Time that its working threads waited for a CPU so far, likewise."""
         self._begun_s = begun_ns / 1e9 if begun_ns else time.monotonic()
@@ -243,8 +247,16 @@ class Target:
 
     @property
     def spins_by_samples(self) -> bool:
-        """Whether its threads may wait in code that no runtime tells of: their state is that of their last sample."""
-        return bool(self.plan.spinning or self.plan.wait_functions)
+        """Whether its threads wait in code that no runtime tells of: their state is that of their last sample.
+
+        Loops that only wait are known of many files, the C library's `pthread_spin_lock` of most machines' sooner or
+        later: what counts is that one of its threads was found there.
+        """
+        return bool(self.plan.wait_functions) or (self.has_spun and bool(self.plan.spinning))
+
+    def note_spinning(self, address: int) -> None:
+        """One of its threads was found not to work, though it ran, at this address."""
+        self.has_spun = self.has_spun or self.only_waits(address)
 
     @property
     def follows(self) -> bool:
@@ -307,7 +319,7 @@ class Target:
             texts.append(wish)
         if self.memory.problem:
             texts.append(f"n_w is not read from memory: {self.memory.problem}")
-        if places := self.plan.spinning:
+        if self.has_spun and (places := self.plan.spinning):
             texts.append(
                 f"loops in {', '.join(places)} only look at memory until other threads write to it: "
                 "a thread found there waits, and counts as spinning"
@@ -474,8 +486,10 @@ class Target:
         if found is not None:
             self.probing.learn(*found)
 
-    def learn_spins(self) -> None:
-        """There are new loops, in its files, of which it is known that threads only wait there."""
+    def learn_spins(self, found: Collection[FileKey]) -> None:
+        """There are new loops, in these files, of which it is known that threads only wait there."""
+        if not self.asked_about.isdisjoint(found):
+            self.has_spun = True
         if self.load_map is not None:
             self.probing.learn_spins(self.load_map)
             if not self.ended:
