@@ -266,7 +266,9 @@ class RouteFinder:
         farthest = nearest
         if self._shows_libraries and self._is_of_nameless(facts, owners):
             farthest = Owner.LIBRARY
-        own = [at for at, owner in enumerate(owners) if owner <= farthest]
+        own: Sequence[int] = range(len(owners))
+        if max(owners) > farthest:
+            own = [at for at, owner in enumerate(owners) if owner <= farthest]
         called = own[-1] + 1
         begins = created + 1
         if created < 0 and (begins := _root_of_thread(path, physical)) < 0:
@@ -278,9 +280,7 @@ class RouteFinder:
             is_dropped = begins in own and begins not in named
             own = named
         is_started = created >= 0 or self._is_started(path, physical, begins)
-        numbers = [facts[at].number for at in own]
-        kept = _without_recursion(numbers)
-        spans = array("q", [own[at] for at in kept])
+        spans, numbers = _steps(own, [facts[at].number for at in own])
         if begins < 0 and is_of_thread and _is_whole_thread([path[at].name for at in (0, own[0])]):
             begins = own[0]
         region = -1
@@ -301,7 +301,7 @@ class RouteFinder:
             path,
             nearest,
             spans,
-            array("i", [numbers[at] for at in kept[::2]]),
+            numbers,
             region=region,
             is_started=is_started and region >= 0,
             innermost=path[called].name if called < len(path) else "",
@@ -338,7 +338,7 @@ class RouteFinder:
             for fact, owner in zip(facts, owners, strict=True)
         )
 
-    def _without_nameless(self, own: list[int], facts: list[FrameFacts], begins: int) -> list[int]:
+    def _without_nameless(self, own: Sequence[int], facts: list[FrameFacts], begins: int) -> list[int]:
         """Without functions that have no name, where one has been met in the same file that does: but what a thread
         does, from frame ``begins`` on, is no part of who created it. What a team does is: -1."""
         out: list[int] = []
@@ -358,6 +358,17 @@ class RouteFinder:
         return out
 
 
+def _steps(own: Sequence[int], numbers: Sequence[int]) -> tuple[array[int], array[int]]:
+    """`Route.spans` and `Route.numbers`. ``own``: places on a path; ``numbers``: of the procedures there."""
+    if len(set(numbers)) == len(numbers):
+        places = array("q", own)
+        spans = places + places
+        spans[::2] = spans[1::2] = places
+        return spans, array("i", numbers)
+    kept = _without_recursion(numbers)
+    return array("q", [own[at] for at in kept]), array("i", [numbers[at] for at in kept[::2]])
+
+
 def _without_recursion(numbers: Sequence[int]) -> Sequence[int]:
     """Where each procedure that is left comes first and last, one after the other.
 
@@ -367,8 +378,6 @@ def _without_recursion(numbers: Sequence[int]) -> Sequence[int]:
     [0, 0, 1, 3, 4, 4]
     """
     last = dict(zip(numbers, range(len(numbers)), strict=True))
-    if len(last) == len(numbers):
-        return [at for at in range(len(numbers)) for _ in "ab"]
     out: list[int] = []
     at = 0
     while at < len(numbers):

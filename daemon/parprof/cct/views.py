@@ -269,6 +269,8 @@ class _FoldedWay(Way):
         """The nodes that it goes on to from one, and `END` if it ends there."""
         if at < 0:
             return (0,)
+        if self._after is None and at < self.straight:
+            return (at + 1,)
         return (self._after or self._fold()).get(at, ())
 
 
