@@ -425,11 +425,14 @@ static __always_inline int is_read(u64 call)
 	return call == READ_CALL || call == RECVFROM_CALL || call == RECVMSG_CALL;
 }
 
-/* Whether it is told as seldom as stacks are walked what is waited for in this call: that reads a dozen words of the
- * kernel. */
-static __always_inline int is_told_seldom(u64 call)
+#define TOLD_OF_READ 1
+#define TOLD_OF_RING 2
+
+/* Whether it is told as seldom as stacks are walked what is waited for in this call, as it takes a dozen words of the kernel:
+ * by which way; 0 if not. */
+static __always_inline u64 told_seldom(u64 call)
 {
-	return is_read(call) || call == RING_ENTER_CALL;
+	return call == RING_ENTER_CALL ? TOLD_OF_RING : is_read(call) ? TOLD_OF_READ : 0;
 }
 
 /* What the current thread waits for that has called that with these registers. */

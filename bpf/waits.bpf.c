@@ -201,7 +201,7 @@ int on_wait_seek(struct bpf_raw_tracepoint_args *ctx)
 
 /* Whether the wait at this place is to be walked; if not, its stacks are those that are known, if any. A place that nobody
  * knows may be the one long wait among many: it is walked even where all time is used up, if not too often. */
-static __always_inline int is_to_be_walked(struct thread *t, struct process *p, u64 place, u64 call)
+static __always_inline int is_to_be_walked(struct thread *t, struct process *p, u64 place, u64 seldom)
 {
 	struct wait_site *known = wait_sites.lookup(&place);
 	u64 user, kernel;
@@ -212,7 +212,7 @@ static __always_inline int is_to_be_walked(struct thread *t, struct process *p, 
 	kernel = known->kernel;
 	if (!sent_stacks.lookup(&user) || (kernel && !sent_stacks.lookup(&kernel)))	/* Python has forgotten it */
 		return affords_walk(p);
-	if (!t->awaits && is_told_seldom(call))
+	if (!t->awaits && seldom)
 		t->awaits = known->awaits;
 	place_wait(t, user, kernel);
 	known->hits++;
@@ -229,11 +229,11 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 	struct thread *t = threads.lookup(&tid);
 	struct settings *s = find_settings();
 	struct meter *m = find_meter();
-	u64 begun = meter_begin(m, METER_WAIT, luck), place, call = entered_by(regs), slept_ns;
+	u64 begun = meter_begin(m, METER_WAIT, luck), place, call = entered_by(regs), seldom, slept_ns;
 	u32 zero = 0;
 	struct walk *w = wait_walks.lookup(&zero);
 
-	if (!p || !t || !w || !s || !config || !t->blocked)
+	if (!p || !t || !w || !s || !m || !config || !t->blocked)
 		return;
 	slept_ns = t->slept_ns;
 	t->wait_since_ns = t->slept_ns = now;
@@ -274,19 +274,21 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 	}
 	if (!t->awaits)
 		t->awaits = awaited_outside(regs, call);
+	seldom = untracked(m, told_seldom(call));
+	call = untracked(m, call);
 	place = place_of_wait(w, config, call);
 	if (now - slept_ns > FURTHER_WAITS_NS)
 		place = mix(place, further_place(w)) | 1;
 	place = place_behind(w, python_place(w, place), 1, p->left_ns > 0);
-	if (!is_to_be_walked(t, p, place, call)) {
+	if (!is_to_be_walked(t, p, place, seldom)) {
 		if (!t->wait_user)
 			count(STAT_PLACELESS_WAITS);
 		meter_end(m, METER_WAIT, begun);
 		pay(p, m, METER_WAIT, COST_WAIT, 0, luck, tgid, tid);
 		return;
 	}
-	if (is_told_seldom(call) && t->awaits != AWAITS_THAW)
-		t->awaits = call == RING_ENTER_CALL ? awaited_of_ring(regs) : awaited_of_read(regs);
+	if (seldom && t->awaits != AWAITS_THAW)
+		t->awaits = untracked(m, seldom == TOLD_OF_RING ? awaited_of_ring(regs) : awaited_of_read(regs));
 	t->wait_walked_ns = t->wait_since_ns;
 	w->creation = place;
 	w->key.kernel = capture(ctx, w, 0, END_KERNEL);

@@ -197,7 +197,7 @@ struct wait_site {
 	u64 hits;
 	u64 walked_ns;		/* when that was */
 	struct behind behind;
-	u64 awaits;		/* what it was then, by a call of which that is told as seldom as walks: see is_told_seldom() */
+	u64 awaits;		/* what it was then, by a call of which that is told as seldom as walks: see told_seldom() */
 };
 
 #define SAMPLE_NO_INTERRUPT 0x100	/* of a sample's cookie, beside the event's index: the kernel counts that event as it makes it */
