@@ -313,7 +313,7 @@ def test_nested_regions_that_ask_for_more_threads_than_there_may_be(tmp_path: Pa
     assert record.widest_team == 6
     assert {one.at_once for one in record.sites if one.kind == SiteKind.REGION and one.work_s} == {6}
     assert ns(record.span_s) == 1000 and ns(record.work_s) >= 6000
-    assert speedup(record) <= 6
+    assert speedup(record) <= 6 * 1.005, "as exactly as above: between regions real time goes by"
 
 
 TEAMS = """
