@@ -56,7 +56,7 @@ class Callee(NamedTuple):
     def of(cls, route: Route, depth: int) -> Callee:
         """The step of a route at this depth."""
         procedure = route.procedure(depth)
-        return cls(procedure, not procedure.is_loop and 0 <= route.region < depth + route.is_started)
+        return cls(procedure, not procedure.is_loop and depth >= route.inside_from)
 
 
 @dataclass(slots=True, eq=False)
@@ -256,12 +256,11 @@ class _Crowd:
         self.tally = Tally.of(rows)
         self.regions: dict[int, float] = defaultdict(float)
         """Work by the step that begins a region, a task or a thread; -1: none does."""
-        self.started: set[int] = set()
-        """Which of these steps are functions that threads are started with."""
-        routes = {id(row.route): row.route for row in rows}
         for row in rows:
             self.regions[row.route.region] += row.metrics.work_ns
+        routes = {id(row.route): row.route for row in rows}
         self.started = {route.region for route in routes.values() if route.is_started}
+        """Which of these steps are functions that threads are started with."""
         self.shared = steps_in_common(list(routes.values()), depth)
         """How many steps all have in common, from the first one on; not known if fewer than lead to this place."""
 
@@ -272,7 +271,7 @@ def _by_callee(rows: Iterable[SampleRoute], depth: int) -> dict[Callee, list[Sam
     for row in rows:
         route = row.route
         if depth < route.length:
-            key = route.number(depth), 0 <= route.region < depth + route.is_started
+            key = route.number(depth), depth >= route.inside_from
             by_number.setdefault(key, []).append(row)
     out: dict[Callee, list[SampleRoute]] = {}
     for those in by_number.values():

@@ -167,6 +167,12 @@ class Route:
         """How many steps there are."""
         return len(self.prefix) + len(self.numbers)
 
+    @property
+    def inside_from(self) -> int:
+        """The first step whose caller calls it in a region that begins there or above, or has threads begin with it;
+        `length` if there is none."""
+        return self.region + (not self.is_started) if self.region >= 0 else self.length
+
     def procedure(self, at: int) -> Procedure:
         """Of a step."""
         at -= len(self.prefix)
@@ -222,8 +228,7 @@ def steps_in_common(routes: Sequence[Route], least: int) -> int:
         steps = min(steps, route.length)
         if not route.begins_like(first, steps):
             steps = bisect_left(range(1, steps), True, key=lambda n: not route.begins_like(first, n))  # noqa: B023
-    # the first step that is in a region: others may come there without it
-    inside = {route.region + (not route.is_started) if route.region >= 0 else steps for route in routes}
+    inside = {route.inside_from for route in routes}  # others may come there without a region
     return min(steps, *inside) if len(inside) > 1 else steps
 
 
