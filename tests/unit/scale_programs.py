@@ -97,11 +97,19 @@ def with_hooks(name: str, directory: Path) -> str:
     return output
 
 
-def build_with_the_library(source: str, compiler: str, program: Path) -> None:
-    """The library defines all that these call of the runtime, which is to be linked nevertheless."""
-    libraries = ["-x", "none", "-Wl,--no-as-needed", str(library())]
-    command = [compiler, "-O1", "-fopenmp", "-x", "c", "-", *libraries, "-o", str(program)]
-    subprocess.run(command, input=source.encode(), check=True, timeout=120)
+def run_linked(source: str, compiler: str, directory: Path, threads: int, **settings: str) -> SpanRecord:
+    """The record of a program of OpenMP, by its text, linked with the library.
+
+    That defines all that some call of the runtime, and is to be linked nevertheless. ``settings``: of the environment,
+    besides what the library needs.
+    """
+    output, records = directory / "program", directory / "records"
+    records.mkdir()
+    linked = ["-x", "none", "-Wl,--no-as-needed", library()]
+    compile_once([compiler, "-O1", "-fopenmp", "-x", "c", "-", *linked, "-o", output], library(), text=source)
+    subprocess.run([output], env={**variables(records, threads), **settings}, check=True, timeout=60)
+    (record,) = records_of(records)
+    return record
 
 
 @cache

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import scale_programs
-from parprof.scale.record import SiteKind, SpanRecord
+from parprof.scale.record import SiteKind
 from scale_programs import COMPILERS, sites
 
 SOURCE = """
@@ -83,21 +82,11 @@ def ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def run(directory: Path, compiler: str, other: int) -> SpanRecord:
-    program, records = directory / "alone", directory / "records"
-    records.mkdir()
-    scale_programs.build_with_the_library(SOURCE % {"other": other}, compiler, program)
-    env = scale_programs.variables(records, 1)
-    subprocess.run([str(program)], env=env, check=True, timeout=60)
-    (record,) = scale_programs.records_of(records)
-    return record
-
-
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_plain_regions_between_others(tmp_path: Path, compiler: str, other: str) -> None:
     """They use the same frames by turns; neither kind leaves anything to the other."""
-    record = run(tmp_path, compiler, OTHERS[other])
+    record = scale_programs.run_linked(SOURCE % {"other": OTHERS[other]}, compiler, tmp_path, 1)
     assert ns(record.work_s) == 1000 * (1 + 10 + 20)
     assert record.regions == 1000 * (3 if other == "nested" else 2)
     assert record.tasks == (1000 if other == "task" else 0)

@@ -277,12 +277,7 @@ int main(void)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_teams_that_are_smaller_than_the_machine(tmp_path: Path, compiler: str) -> None:
     """Two teams of two in a team of two have equal shares on four cores, whatever else there is."""
-    program, records = tmp_path / "narrow", tmp_path / "records"
-    records.mkdir()
-    scale_programs.build_with_the_library(NARROW, compiler, program)
-    env = {**scale_programs.variables(records, 8), "OMP_MAX_ACTIVE_LEVELS": "2"}
-    subprocess.run([str(program)], env=env, check=True, timeout=60)
-    (record,) = scale_programs.records_of(records)
+    record = scale_programs.run_linked(NARROW, compiler, tmp_path, 8, OMP_MAX_ACTIVE_LEVELS="2")
     regions = [one for one in record.sites if one.kind == SiteKind.REGION and one.work_s]
     assert sorted((one.at_once, ns(one.work_s)) for one in regions) == [(3, 3000), (4, 4000), (8, 8000)]
     assert ns(record.bound_s) == 3000
@@ -304,12 +299,9 @@ int main(void)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_nested_regions_that_ask_for_more_threads_than_there_may_be(tmp_path: Path, compiler: str) -> None:
     """Six at most: whichever inner team gets the two that are left, the others do not have as many."""
-    program, records = tmp_path / "limited", tmp_path / "records"
-    records.mkdir()
-    scale_programs.build_with_the_library(LIMITED, compiler, program)
-    env = {**scale_programs.variables(records, 64), "OMP_MAX_ACTIVE_LEVELS": "2", "OMP_THREAD_LIMIT": "6"}
-    subprocess.run([str(program)], env=env, check=True, timeout=60)
-    (record,) = scale_programs.records_of(records)
+    record = scale_programs.run_linked(
+        LIMITED, compiler, tmp_path, 64, OMP_MAX_ACTIVE_LEVELS="2", OMP_THREAD_LIMIT="6"
+    )
     assert record.widest_team == 6
     assert {one.at_once for one in record.sites if one.kind == SiteKind.REGION and one.work_s} == {6}
     assert ns(record.span_s) == 1000 and ns(record.work_s) >= 6000
@@ -333,11 +325,7 @@ int main(void)
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_team_of_teams_has_the_cores_that_are_asked_for(tmp_path: Path, compiler: str) -> None:
     """LLVM's runtime would share out the machine's own."""
-    program, records = tmp_path / "teams", tmp_path / "records"
-    records.mkdir()
-    scale_programs.build_with_the_library(TEAMS, compiler, program)
-    subprocess.run([str(program)], env=scale_programs.variables(records, 8), check=True, timeout=60)
-    (record,) = scale_programs.records_of(records)
+    record = scale_programs.run_linked(TEAMS, compiler, tmp_path, 8)
     assert ns(record.work_s) == 16_000
     assert ns(record.bound_s) == 2000  # libgomp has one team after the other
 
