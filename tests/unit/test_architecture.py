@@ -13,6 +13,7 @@ LAYERS = (
     "units",
     "errors halving metrics newfile plans pprof_pb2 remembered resources untrusted wording",
     "model",
+    "by_frame",
     "cache cct http_client workers",
     "attribution files kernel",
     "causes",

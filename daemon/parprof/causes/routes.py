@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from parprof.attribution.waiting import is_wait
+from parprof.by_frame import ByFrame
 from parprof.causes.ownership import SCRIPT, Owner, Ownership, is_of_stripped, runs_others_work
 from parprof.causes.preparing import loaded, prepared
 from parprof.cct.tree import Procedure
@@ -71,11 +72,12 @@ class FrameFacts:
     is_loop: bool
 
 
-class FrameBook:
+class FrameBook(ByFrame[FrameFacts]):
     """The facts of all frames, each found once."""
 
     def __init__(self, ownership: Ownership) -> None:
         """Know none yet. ``ownership`` says whose they are."""
+        super().__init__()
         self.scripts: set[FrameFacts] = set()
         """Those of an interpreter's code."""
         self.creations: set[FrameFacts] = set()
@@ -83,24 +85,8 @@ class FrameBook:
         self.schedulers: set[FrameFacts] = set()
         """Those of event loops, pools and frameworks."""
         self._loops: set[FrameFacts] = set()
-        self._known: dict[int, FrameFacts] = {}
         self._numbers: dict[Procedure, int] = {}
         self._ownership = ownership
-
-    def along(self, path: Path) -> list[FrameFacts]:
-        """Those of a path's frames."""
-        known = self._known
-        try:
-            return [known[id(frame)] for frame in path]
-        except KeyError:
-            return [self.of(frame) for frame in path]
-
-    def of(self, frame: Frame) -> FrameFacts:
-        """Those of one frame."""
-        facts = self._known.get(id(frame))
-        if facts is None:
-            facts = self._known[id(frame)] = self._find(frame)
-        return facts
 
     def number(self, procedure: Procedure) -> int:
         """That of a procedure: quicker to compare."""

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from parprof.by_frame import ByFrame
 from parprof.metrics import Metric, Metrics, add_to, total
 from parprof.model import Frame, Path, PathSample
 
@@ -49,48 +50,34 @@ def hottest(lines: LineMetrics, metric: Metric) -> int:
     return max(known, key=lambda line: (weight(lines[line], metric), -line), default=0)
 
 
-class Procedures:
-    """The procedures of frames, each found once: far fewer frames are made than paths go through."""
+class Procedures(ByFrame[Procedure]):
+    """The procedures, or loops, that frames are instances of."""
 
     def __init__(self) -> None:
         """Know none yet."""
-        self._known: dict[int, Procedure] = {}
-        self._numbers: dict[int, int] = {}
-        """By the ids of frames."""
-        self._by_procedure: dict[Procedure, int] = {}
-        self._frames: list[Frame] = []
-        """They are kept: else the id of one may come to mean another."""
-
-    def of(self, frame: Frame) -> Procedure:
-        """The procedure, or loop, that a frame is an instance of."""
-        known = self._known.get(id(frame))
-        if known is None:
-            known = self._known[id(frame)] = Procedure(frame.name, frame.module, frame.file, frame.is_loop)
-            self._frames.append(frame)
-        return known
-
-    def along(self, path: Path) -> list[Procedure]:
-        """Those of a path's frames."""
-        known = self._known
-        try:
-            return [known[id(frame)] for frame in path]
-        except KeyError:
-            return [self.of(frame) for frame in path]
+        super().__init__()
+        self._numbers = _ProcedureNumbers()
 
     def numbers_along(self, path: Path) -> list[int]:
         """The same as numbers, which are quicker to compare; those of loops are negative."""
-        known = self._numbers
-        try:
-            return [known[id(frame)] for frame in path]
-        except KeyError:
-            return [self._number(frame) for frame in path]
+        return self._numbers.along(path)
 
-    def _number(self, frame: Frame) -> int:
-        known = self._numbers.get(id(frame))
-        if known is None:
-            number = self._by_procedure.setdefault(self.of(frame), len(self._by_procedure))
-            known = self._numbers[id(frame)] = ~number if frame.is_loop else number
-        return known
+    def _find(self, frame: Frame) -> Procedure:
+        return _procedure_of(frame)
+
+
+class _ProcedureNumbers(ByFrame[int]):
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_procedure: dict[Procedure, int] = {}
+
+    def _find(self, frame: Frame) -> int:
+        number = self._by_procedure.setdefault(_procedure_of(frame), len(self._by_procedure))
+        return ~number if frame.is_loop else number
+
+
+def _procedure_of(frame: Frame) -> Procedure:
+    return Procedure(frame.name, frame.module, frame.file, frame.is_loop)
 
 
 class Way:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from parprof.attribution.waiting import is_wait
+from parprof.by_frame import ByFrame
 from parprof.causes.ownership import SCRIPT, Owner, Ownership, is_of_interpreter, is_of_script
 from parprof.causes.preparing import compiler, imported, is_import, is_made, module_name
 from parprof.metrics import ACTIVATIONS
@@ -76,10 +77,11 @@ class _FrameFacts:
     """Whether it is a word of ours in brackets, which stays as it is."""
 
 
-class _FrameBook:
+class _FrameBook(ByFrame[_FrameFacts]):
     """The facts of all frames, each found once: there are far fewer than paths go through."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.ownership = Ownership()
         self.kernel: set[_FrameFacts] = set()
         self.scripts: set[_FrameFacts] = set()
@@ -88,21 +90,6 @@ class _FrameBook:
         """Those of Python's import machinery, and of what compiles functions as they are called."""
         self.changing: set[_FrameFacts] = set()
         """Those that may not stay as they are: paths without any of them do."""
-        self._known: dict[int, _FrameFacts] = {}
-
-    def along(self, path: Path) -> list[_FrameFacts]:
-        """Those of a path's frames."""
-        known = self._known
-        try:
-            return [known[id(frame)] for frame in path]
-        except KeyError:
-            return [self._of(frame) for frame in path]
-
-    def _of(self, frame: Frame) -> _FrameFacts:
-        facts = self._known.get(id(frame))
-        if facts is None:
-            facts = self._known[id(frame)] = self._find(frame)
-        return facts
 
     def _find(self, frame: Frame) -> _FrameFacts:
         name = frame.name if frame.is_loop else plain_name(frame.name)
