@@ -35,7 +35,8 @@ BOOT_TIMEOUT_S = 1200
 """Of a test that also boots systemd, or builds a package and installs it."""
 MAX_SPOILT = 5
 
-spoilt: set[str] = set()
+spoilt: dict[str, str] = {}
+"""What was run again, by its node, and how the last of its failures began."""
 other_part = pytest.StashKey[parts.Results]()
 
 
@@ -74,11 +75,13 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.outcome == "rerun":  # type: ignore[comparison-overlap]  # pytest-rerunfailures' own
-        spoilt.add(report.nodeid)
+        spoilt[report.nodeid] = parts.reason(report)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    spoilt.update(report.nodeid for report in session.config.stash[other_part].get("rerun", ()))
+    spoilt.update(
+        (one.nodeid, parts.reason(one)) for one in session.config.stash[other_part].get("rerun", ())
+    )
     if len(spoilt) > MAX_SPOILT or parts.failed(session.config.stash[other_part]):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -88,8 +91,8 @@ def pytest_terminal_summary(
 ) -> None:
     if spoilt:
         verdict = "too many: the run fails" if len(spoilt) > MAX_SPOILT else f"up to {MAX_SPOILT} may"
-        terminalreporter.write_line(
-            f"{len(spoilt)} tests were run again ({verdict}): {', '.join(sorted(spoilt))}"
-        )
+        terminalreporter.write_line(f"{len(spoilt)} tests were run again ({verdict}):")
+        for test, why in sorted(spoilt.items()):
+            terminalreporter.write_line(f"  {test}: {why}")
     parts.leave(config, terminalreporter.stats, exitstatus)
     parts.add(terminalreporter.stats, config.stash[other_part])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,14 @@ def add(results: Results, others: Results) -> None:
 def failed(results: Results) -> bool:
     """Whether there is one that makes a run fail."""
     return bool(results.get("failed") or results.get("error"))
+
+
+def reason(report: Any) -> str:
+    """Where a test failed, and the beginning of why, on one line; of what says nothing of that, nothing."""
+    crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
+    if crash is None:
+        return ""
+    return textwrap.shorten(f"line {crash.lineno}: {crash.message}", 400)
 
 
 def _report(config: pytest.Config, data: dict[str, Any]) -> Any:

@@ -28,6 +28,9 @@ def pytest_collection_modifyitems(items):
     parts.divide(items, Path(__file__).parent)
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
     parts.leave(config, terminalreporter.stats, exitstatus)
+    for category, reports in config.stash[other].items():
+        for report in reports:
+            terminalreporter.write_line(f"{report.nodeid} {category}: <{parts.reason(report)}>")
     parts.add(terminalreporter.stats, config.stash[other])
 def pytest_sessionfinish(session):
     if parts.failed(session.config.stash[other]):
@@ -135,6 +138,8 @@ def test_a_failure_of_the_first_is_one_of_both(folder: Path) -> None:
     assert run(folder, *WITH_WORKERS, "--leave-results", "results.json", "test_first.py")[0] == 1
     code, text = run(folder, "--with-results", "results.json", "test_second.py")
     assert code == 1 and "1 failed, 3 passed, 1 skipped, 1 error in" in text.splitlines()[-1], text
+    assert "test_bad failed: <line 7: AssertionError: assert not 'as it should be'>" in text
+    assert "test_error error: <line 9: OSError: no room>" in text and "test_good passed: <>" in text
     assert "FAILED test_first.py::test_bad" in text and "ERROR test_first.py::test_error" in text
 
 
