@@ -42,8 +42,9 @@ _SHOWN_PERIODS = 1.5
 """Of sampling: by then each thread that runs has been sampled, if it was not switched before."""
 _LONGEST_BEGINNING_S = 0.1
 """Where that takes longer there are no glimpses: nobody is served meanwhile."""
-_GLIMPSE_SHARE = 4
-"""A glimpse takes one part in so many of what a process may pay at once: ask_for_glimpse in bpf/budget.bpf.c."""
+_GLIMPSE_SHARE, _LONGEST_GLIMPSE_SHARE = 16, 4
+"""A glimpse takes one part in 16 of what a process may pay at once, half of what it has earned by then: ask_for_glimpse
+in bpf/budget.bpf.c. Each that is used up before it has begun makes the next ones twice as long, up to a fourth."""
 _LONG_GLIMPSE_NS = 1_000_000_000
 """A process that has not used up its glimpse by then can be followed for good."""
 _HOOKS = (1, 2)
@@ -66,6 +67,7 @@ class Breaker:
         self._switches.attach()
         self._command_program = loaded.program("on_command")
         self._glimpse_cost_ns = 0
+        self._glimpse_share = _GLIMPSE_SHARE
         self._cpu_time = CpuTime()
         self.glimpses = Glimpses()
         """What the programs see while switches are followed for a moment, and what that stands for."""
@@ -147,7 +149,7 @@ class Breaker:
         with self._lock:
             if self._switches.attached or beginning_s > _LONGEST_BEGINNING_S:
                 return
-            cost_ns = self._glimpse_cost_ns = self.budget.burst_ns // _GLIMPSE_SHARE
+            cost_ns = self._glimpse_cost_ns = self.budget.burst_ns // self._glimpse_share
             number = self.glimpses.next_number()
             self._settings.write(glimpse=(number, 0))
             try:
@@ -161,6 +163,7 @@ class Breaker:
             for pid in pids:
                 self._command(COMMAND_SETTLE, pid)
             if self._any_left(pids):  # used up by then
+                self._glimpse_share = max(self._glimpse_share // 2, _LONGEST_GLIMPSE_SHARE)
                 self._settings.write(glimpse=(0, 0))
                 self._switches.detach()
                 return
