@@ -30,6 +30,7 @@ from parprof.probes.spin_book import MAX_LOOPS, SpinBook
 from parprof.probes.wait_functions import SpinRules
 from parprof.process.loadmap import LoadMap
 from parprof.session.spins import SpinFinder
+from parprof.session.waiting_loops import WaitingLoops
 
 SOURCE = Path(__file__).with_name("spin_loops.c")
 WAYS = [
@@ -183,6 +184,33 @@ def test_reading_the_clock_is_no_waiting(tmp_path: Path) -> None:
     assert answers.asked == [] and book.answered() == [] and not book.found(clock)
 
 
+def loops_of(spun: list[int]) -> SimpleNamespace:
+    """What a target has of `WaitingLoops`, with the addresses that it was told of."""
+    return SimpleNamespace(note=spun.append, asked_about=set())
+
+
+def test_samples_tell_who_waits_once_a_thread_was_found_in_a_loop() -> None:
+    """Such loops are known of many files in which nobody ever waits."""
+    made = plan.Plan(spin_ranges=[(0x2000, 0x2010)], spinning=["wait (program)"])
+    loops = WaitingLoops(SimpleNamespace(plan=made))  # type: ignore[arg-type]
+    loops.note(0x2010)
+    assert not loops.are_told_by_samples and loops.remarks() == []
+    loops.note(0x2004)
+    assert loops.are_told_by_samples and loops.remarks()[0].startswith("loops in wait (program) only look")
+
+
+def test_a_file_that_was_asked_about_has_a_thread_in_its_loop() -> None:
+    """What was asked about is where its threads were found most: no sample has to come there again."""
+    learned: list[object] = []
+    made = plan.Plan(spinning=["wait (program)"])
+    loops = WaitingLoops(SimpleNamespace(plan=made, learn_spins=learned.append))  # type: ignore[arg-type]
+    loops.asked_about.add(("file", "asked"))
+    loops.learn([("file", "another")], LoadMap(1, {}))
+    assert not loops.are_told_by_samples and len(learned) == 1
+    loops.learn([("file", "asked")], None)
+    assert loops.are_told_by_samples and len(learned) == 1
+
+
 @pytest.mark.parametrize(
     ("tids", "samples", "asked"), [((1, 2), 4, [0x2004]), ((1,), 99, []), ((1, 2), 2, [])]
 )
@@ -198,7 +226,7 @@ def test_hot_places_are_asked_about_where_threads_may_wait_for_each_other(
         def find(self, address: int) -> tuple[Dso, int]:
             return program, address - 0x7000_0000
 
-    target: Any = SimpleNamespace(ended=False, load_map=LoadMap(), asked_about=set())
+    target: Any = SimpleNamespace(ended=False, load_map=LoadMap(), loops=loops_of([]))
     facts = {
         SampleKey(1, tid, 0, ThreadState.WORKING, 1, 7, 0): Count(samples if tid == 1 else 1) for tid in tids
     }
@@ -232,9 +260,7 @@ def test_it_is_asked_about_who_gives_up_the_cpu(
             return (libc, address - base) if address >= base else (program, address)
 
     spun: list[int] = []
-    target: Any = SimpleNamespace(
-        ended=False, load_map=LoadMap_(), note_spinning=spun.append, asked_about=set()
-    )
+    target: Any = SimpleNamespace(ended=False, load_map=LoadMap_(), loops=loops_of(spun))
     facts = {SampleKey(1, tid, 0, state, 1, 7, 0): Count(4) for tid in (1, 2)}
     finder.look(facts, {1: target})
     assert set(spun) == ({base + function} if state is ThreadState.SPINNING else set())
@@ -284,8 +310,7 @@ def test_where_a_pool_waits_is_known_before_anybody_is_seen_there(
     target: Any = SimpleNamespace(
         ended=False,
         load_map=SimpleNamespace(find=lambda address: (program, address)),
-        note_spinning=lambda address: None,
-        asked_about=set(),
+        loops=loops_of([]),
     )
     spinning = {SampleKey(1, tid, 0, ThreadState.SPINNING, 1, 7, 0): Count(4) for tid in (1, 2)}
     finder.look(spinning, {1: target})
@@ -302,7 +327,7 @@ def test_the_address_that_was_hit_is_asked_about(program: Dso, tmp_path: Path) -
         stacks.put(number, RawStack(struct.pack("<Q", address), 0, b"", 0, 0))
     finder = SpinFinder(stacks, SpinBook(answers, tmp_path))  # type: ignore[arg-type]
     load_map = SimpleNamespace(find=lambda address: (program, address))
-    target: Any = SimpleNamespace(ended=False, load_map=load_map, asked_about=set())
+    target: Any = SimpleNamespace(ended=False, load_map=load_map, loops=loops_of([]))
     facts = {
         SampleKey(1, tid, 0, ThreadState.WORKING, 1, stack, 0): Count(samples)
         for tid, stack, samples in ((1, 0, 1), (1, 1, 3), (2, 1, 3), (2, 2, 2))

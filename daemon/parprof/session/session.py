@@ -326,7 +326,7 @@ class Session:
     def _waits(self, key: SampleKey) -> bool:
         """Whether samples are in code of which it is known by now that threads only wait there."""
         target, stack = self.targets.get(key.image), self.kernel.stacks.raw(key.user)
-        return target is not None and stack is not None and target.only_waits(innermost(stack.native))
+        return target is not None and stack is not None and target.loops.are_at(innermost(stack.native))
 
     def _take_in(self) -> None:
         """Take over what the programs found out of stacks: functions that may be gone soon, traces."""

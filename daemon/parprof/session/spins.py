@@ -56,7 +56,7 @@ class SpinFinder:
                 continue
             leaf, caller = innermost(stack.native), 0
             if key.state is ThreadState.SPINNING and key.image in targets:
-                targets[key.image].note_spinning(leaf)
+                targets[key.image].loops.note(leaf)
             if key.state is ThreadState.SPINNING and len(stack.native) >= 2 * _WORD:
                 caller = innermost(stack.native[_WORD:], return_address=True)
             elif key.state is not ThreadState.WORKING:
@@ -75,7 +75,7 @@ class SpinFinder:
             if found is not None and caller:
                 found = target.load_map.find(caller) if self._book.yields(*found) else None
             if found is not None and found[0].elf is not None:
-                target.asked_about.add(found[0].key)
+                target.loops.asked_about.add(found[0].key)
                 self._book.ask(*found)
 
     def look_back(self, facts: Facts, targets: Mapping[int, Target]) -> None:
