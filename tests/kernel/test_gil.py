@@ -26,7 +26,9 @@ INTERPRETERS = {
         for version in ("3.9.18", "3.10.13", "3.11.7", "3.12.1", "3.13.0")
     },
 }
-SECONDS = "2"
+SECONDS = "1.5"
+
+pytestmark = pytest.mark.beside
 
 
 Mode = tuple[str, str]
