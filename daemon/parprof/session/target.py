@@ -471,7 +471,7 @@ class Target:
         """Tell the programs which threads exist, with a guess at what the sleeping ones wait for."""
         has_runtime = bool(self.plan.agents)
         for tid, works in guess_threads(self.pid, self.plan.runtime_ranges if has_runtime else None):
-            self.kernel.add_thread(
+            self.kernel.threads.add(
                 self.pid, self.image, tid, works=works, unknown=has_runtime, scope=self.scope.number
             )
 
