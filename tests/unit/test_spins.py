@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compiled import compile_once
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
@@ -47,7 +48,7 @@ def elf_of(path: Path) -> ElfFile:
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
 def test_loops_that_wait_are_told_from_those_that_work(way: tuple[str, ...], tmp_path: Path) -> None:
     output = tmp_path / "spin_loops.so"
-    subprocess.run([*way, "-w", "-shared", "-fPIC", "-o", str(output), str(SOURCE)], check=True)
+    compile_once([*way, "-w", "-shared", "-fPIC", "-o", output, SOURCE])
     elf = elf_of(output)
     found = {
         symbol.name: spin_loops(elf, symbol.value, symbol.size)
@@ -68,7 +69,7 @@ def test_loops_that_wait_are_told_from_those_that_work(way: tuple[str, ...], tmp
 @pytest.mark.parametrize("way", [way for way in WAYS if way != ("clang", "-O1")], ids=" ".join)
 def test_who_looks_at_several_places_until_all_are_free_waits(way: tuple[str, ...], tmp_path: Path) -> None:
     output = tmp_path / "spin_loops.so"
-    subprocess.run([*way, "-w", "-shared", "-fPIC", "-o", str(output), str(SOURCE)], check=True)
+    compile_once([*way, "-w", "-shared", "-fPIC", "-o", output, SOURCE])
     elf = elf_of(output)
     found = {}
     for symbol in (one for one in elf.symbols() if one.size and one.name.startswith("rounds_")):
@@ -85,7 +86,7 @@ def test_what_lies_behind_a_call_that_does_not_return_is_no_part_of_the_loop_bef
     tmp_path: Path,
 ) -> None:
     output = tmp_path / "spin_loops.so"
-    subprocess.run(["gcc", "-O2", "-w", "-shared", "-fPIC", "-o", str(output), str(SOURCE)], check=True)
+    compile_once(["gcc", "-O2", "-w", "-shared", "-fPIC", "-o", output, SOURCE])
     elf = elf_of(output)
     places = {one.name: one for one in elf.symbols() if one.name in ("wait_or_abort", "slow_path")}
     function = places["wait_or_abort"]
@@ -282,7 +283,7 @@ def pool_loops(tmp_path: Path) -> tuple[WaitLoop, ...]:
     """Of a library that is called as OpenBLAS is."""
     output = tmp_path / "libscipy_openblas64_-0123abcd.so"
     command = ["gcc", "-O2", "-w", "-shared", "-fPIC", "-x", "c", "-", "-o", str(output)]
-    subprocess.run(command, input=POOL.encode(), check=True)
+    compile_once(command, text=POOL)
     assert find_facts(elf_of(output), "libother.so").pool_loops == ()
     return find_facts(elf_of(output), output.name).pool_loops
 
@@ -379,7 +380,7 @@ def test_a_spoilt_file_in_the_cache_is_nothing(raw: bytes, program: Dso, tmp_pat
 
 def test_the_child_finds_the_function_around_an_address(tmp_path: Path) -> None:
     output = tmp_path / "spin_loops.so"
-    subprocess.run(["gcc", "-O2", "-w", "-shared", "-fPIC", "-o", str(output), str(SOURCE)], check=True)
+    compile_once(["gcc", "-O2", "-w", "-shared", "-fPIC", "-o", output, SOURCE])
     elf = elf_of(output)
     symbol = next(one for one in elf.symbols() if one.name == "wait_flag")
     (loop,) = spin_loops(elf, symbol.value, symbol.size)
