@@ -17,6 +17,8 @@ from parprof.metrics import BLAME, WAIT, WORK, Metric
 from parprof.model import PathSample
 from parprof.session.session import Session
 
+pytestmark = pytest.mark.beside
+
 SCRIPT = profiling.ROOT / "tests/workloads/gil.py"
 PYENV = Path.home() / ".pyenv/versions"
 INTERPRETERS = {
@@ -26,9 +28,7 @@ INTERPRETERS = {
         for version in ("3.9.18", "3.10.13", "3.11.7", "3.12.1", "3.13.0")
     },
 }
-SECONDS = "1.5"
-
-pytestmark = pytest.mark.beside
+SECONDS = "2"
 
 
 Mode = tuple[str, str]
