@@ -205,7 +205,7 @@ def test_many_regions_a_second_go_over_to_memory() -> None:
 
 def idleness_error() -> float:
     """Idleness / work of regions of a millisecond from memory, less what the program says itself."""
-    command = [profiling.BUILD / "regions", "--work-us", "1000", "--share", "3", "--seconds", "3"]
+    command = [profiling.BUILD / "regions", "--work-us", "1000", "--share", "3", "--seconds", "2"]
     with profiling.traced_session(999, source=Source.MEMORY) as session:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         time.sleep(0.3)

@@ -72,7 +72,7 @@ def all_known(tmp_path_factory: pytest.TempPathFactory) -> MadeForAll[spin_book.
     def look() -> spin_book.SpinBook:
         folder = tmp_path_factory.mktemp("known")
         with using(spin_book.SpinBook(base=folder / "cache")) as book:
-            profiling.record_each([("spins_truth", how, "--repeat", "5") for how in LOOPS], folder)
+            profiling.record_each([("spins_truth", how, "--repeat", "3") for how in LOOPS], folder)
         return book
 
     return MadeForAll(look)
