@@ -320,6 +320,43 @@ def test_where_a_pool_waits_is_known_before_anybody_is_seen_there(
     assert made.spinning == [f"{pool_loops[0].function} ({program.name})"], "now it is told"
 
 
+def test_who_maps_a_file_is_told_of_the_loops_that_were_found_there(program: Dso) -> None:
+    """Or of functions in it that the user says wait: by whom they were named does not matter."""
+    told: list[tuple[str, set[Any]]] = []
+
+    def target(name: str, *dsos: Dso) -> Any:
+        load_map = SimpleNamespace(dsos=lambda: dsos)
+        return SimpleNamespace(load_map=load_map, learn_spins=lambda found: told.append((name, found)))
+
+    other = Dso(("label", "other"), "other", problem="none")
+    targets = [target("both", other, program), target("other", other), SimpleNamespace(load_map=None)]
+    nothing: Any = SimpleNamespace(answered=list)
+    something: Any = SimpleNamespace(answered=lambda: [program])
+    for book, named, expected in (
+        (nothing, None, []),
+        (nothing, nothing, []),
+        (something, None, [("both", {program.key})]),
+        (nothing, something, [("both", {program.key})]),
+    ):
+        told.clear()
+        SpinFinder(StackTable(), book).tell(targets, named)
+        assert told == expected
+
+
+def test_samples_of_before_are_where_a_loop_was_found_since() -> None:
+    stacks = StackTable()
+    stacks.put(7, RawStack(struct.pack("<Q", 0x2004), 0, b"", 0, 0))
+    made = plan.Plan(spin_ranges=[(0x2000, 0x2010)])
+    targets: Any = {1: SimpleNamespace(loops=WaitingLoops(SimpleNamespace(plan=made)))}  # type: ignore[arg-type]
+    finder = SpinFinder(stacks)
+    key = SampleKey(1, 1, 0, ThreadState.WORKING, 1, 7, 0)
+    assert finder.has_found(targets, key)
+    assert not finder.has_found(targets, key._replace(image=2)), "of no target"
+    assert not finder.has_found(targets, key._replace(user=8)), "without a stack"
+    made.spin_ranges.clear()
+    assert not finder.has_found(targets, key)
+
+
 def test_the_address_that_was_hit_is_asked_about(program: Dso, tmp_path: Path) -> None:
     """A loop may be smaller than the blocks that samples are counted by, and begin inside of one."""
     answers = Answers({})
