@@ -126,9 +126,8 @@ class Outcome:
 def measure(case: Case, command: foreign.Command, frequency_hz: int, log: Path) -> Outcome:
     arguments = list(command.arguments)
     if case.is_attached:
-        run = profiling.attach(
-            case.program, arguments, log, _ATTACH_AFTER_S, _ATTACH_SECONDS, frequency_hz, case.source
-        )
+        to = profiling.Attachment(case.program, tuple(arguments), _ATTACH_AFTER_S, _ATTACH_SECONDS)
+        run = profiling.attach(to, log, frequency_hz, case.source)
     else:
         with profiling.output_in(log.with_suffix(".out")):
             run = profiling.record(

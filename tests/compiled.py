@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test programs that a compiler makes of the same text, by the same command, are made once: also for later runs.
 
-Only programs to look at, or to run under something. What `parprof cc` builds is built each time: it is what is tested.
+Only programs to look at, or to run under something: also those that `parprof cc` would build, by the command that it
+makes of a compiler's. Where `parprof cc` itself is tested it builds each time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CACHE = KEPT / "cache"
 outlive a run."""
 _OUTPUT, _UNFINISHED = "-o", "unfinished-"
 _SECONDS = 120
-_MAX_KEPT = 400
+_MAX_KEPT = 600
 """Files. Old texts make programs that nobody asks for again: with more than so many, all go."""
 
 
@@ -44,6 +45,20 @@ def compile_once(command: Sequence[str | Path], *linked: Path, text: str | None 
         _run(words, text)
         with suppress(OSError):  # another user's checkout, or one that others tidy up
             _keep(output, found)
+
+
+def kept_source(source: Path) -> Path:
+    """The same text in a file of the same name that is where it was in runs before: debug information has its place."""
+    text = source.read_bytes()
+    place = KEPT / "sources" / hashlib.sha256(text).hexdigest()[:16] / source.name
+    with suppress(OSError):
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            scratch = place.with_suffix(f".{_UNFINISHED}{os.getpid()}")
+            scratch.write_bytes(text)
+            scratch.rename(place)
+        return place
+    return source
 
 
 def _run(words: Sequence[str], text: str | None) -> bytes:

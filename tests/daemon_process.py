@@ -30,6 +30,7 @@ from unittest import mock
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from compiled import compile_once
 from parprof.kernel import bpf
 from parprof.kernel.objects import cache_name, get_object, object_cache
 from parprof.service.config.text import toml_value
@@ -322,10 +323,8 @@ def named(directory: Path, name: str, program: str) -> Path:
 def build(directory: Path, name: str, function: str = "burn") -> Path:
     """`PROGRAM` under a name of this test run, with a function of that name."""
     path = directory / (PREFIX + name)
-    subprocess.run(
-        ["gcc", "-O1", "-g", "-fno-optimize-sibling-calls", f"-DFUNCTION={function}", "-x", "c", "-", "-o", path],
-        input=PROGRAM.encode(), check=True,
-    )  # fmt: skip
+    options = ("-O1", "-g", "-fno-optimize-sibling-calls", f"-DFUNCTION={function}")
+    compile_once(["gcc", *options, "-x", "c", "-", "-o", path], text=PROGRAM)
     return path
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from parprof.commands.spawn import Child
 from parprof.errors import ProbeAttachError
@@ -131,6 +132,8 @@ class Run:
     lost: dict[str, int]
     statistics: dict[str, int]
     n_working_at_end: int
+    begun_ns: int
+    """Since when the program was watched, after all that was prepared for that; CLOCK_MONOTONIC."""
     meanwhile: Counter[str] = field(default_factory=Counter)
     lost_meanwhile: Counter[str] = field(default_factory=Counter)
     """Of a session of several programs: what the kernel counted, and lost, while this one ran."""
@@ -236,23 +239,50 @@ def record_each(
             with output_in(output):
                 child = Child([str(BUILD / program), *arguments], {**variables, "PARPROF_TRUTH": str(log)})
             session.watch(child.pid, follow=True, stop=True)
+            begun_ns = time.monotonic_ns()
             child.release()
             n_working = run_until(session, lambda child=child: child.poll() is not None)  # type: ignore[misc]
             session.drain()
-            runs[command] = run = _run_of(session, child.pid, log, n_working)
+            runs[command] = run = _run_of(session, child.pid, log, n_working, begun_ns)
             run.meanwhile, run.lost_meanwhile = (
                 Counter(run.statistics) - before[0],
                 Counter(run.lost) - before[1],
             )
             run.output = output.read_text()
-        session.finish()
-        for run in runs.values():
-            run.lost, run.statistics = session.kernel.lost(), session.kernel.statistics()
+        _finish_all(session, runs.values())
         return runs
 
 
-class CommonRuns:
-    """Runs of a common session (`record_each`), each judged once; whoever wants another has one of its own."""
+Wanted = TypeVar("Wanted")
+
+
+class Common(Generic[Wanted]):
+    """Runs of a common session, each judged once; whoever wants another has one of its own."""
+
+    def __init__(
+        self,
+        wanted: Iterable[Wanted],
+        run_each: Callable[[Iterable[Wanted], Path], dict[Wanted, Run]],
+        make_folder: Callable[[], Path],
+        is_usable: Callable[[Run], object] = lambda run: True,
+    ) -> None:
+        """``run_each``: with a folder for logs. ``is_usable``: whether a run of the common session says something, as
+        one of its own must."""
+        self._run_each = run_each
+        self._make_folder = make_folder
+        self._is_usable = is_usable
+        self._first = run_each(wanted, make_folder())
+
+    def take(self, wanted: Wanted) -> Run:
+        """A run that nobody has judged yet."""
+        first = self._first.pop(wanted, None)
+        if first is not None and self._is_usable(first):
+            return first
+        return self._run_each([wanted], self._make_folder())[wanted]
+
+
+class CommonRuns(Common[Command]):
+    """Those of `record_each`."""
 
     def __init__(
         self,
@@ -262,18 +292,7 @@ class CommonRuns:
         source: Source | None = None,
         is_usable: Callable[[Run], object] = lambda run: True,
     ) -> None:
-        """``is_usable``: whether a run of the common session says something, as one of its own must."""
-        self._make_folder = make_folder
-        self._source = source
-        self._is_usable = is_usable
-        self._first = record_each(commands, make_folder(), source=source)
-
-    def take(self, command: Command) -> Run:
-        """A run that nobody has judged yet."""
-        first = self._first.pop(command, None)
-        if first is not None and self._is_usable(first):
-            return first
-        return record_each([command], self._make_folder(), source=self._source)[command]
+        super().__init__(commands, functools.partial(record_each, source=source), make_folder, is_usable)
 
 
 @contextmanager
@@ -292,27 +311,71 @@ def output_in(file: Path) -> Iterator[None]:
             os.close(copy)
 
 
-def attach(
-    program: str, arguments: list[str], log: Path, after_s: float, seconds: float, frequency_hz: int = 999,
-    source: Source | None = None, **environment: str,
-) -> Run:  # fmt: skip
-    """What `parprof attach` does, on a program that runs for ever and is ended by SIGTERM."""
+@dataclass(frozen=True)
+class Attachment:
+    """To a program of tests/workloads, which is to run for ever until SIGTERM ends it."""
+
+    program: str
+    arguments: tuple[str, ...]
+    after_s: float
+    """For how long it has run by then."""
+    seconds: float
+    """For how long it is watched."""
+
+
+def attach(to: Attachment, log: Path, frequency_hz: int = 999, source: Source | None = None) -> Run:
+    """What `parprof attach` does."""
+    with traced_session(frequency_hz, source=source) as session:
+        run = _attach(session, to, log)
+        _finish_all(session, [run])
+        return run
+
+
+def attach_each(attachments: Iterable[Attachment], logs: Path) -> dict[Attachment, Run]:
+    """The same with several programs, one after the other under one session, as the daemon sees them.
+
+    What is lost and counted is that of all of them.
+    """
+    with traced_session() as session:
+        runs = {one: _attach(session, one, logs / f"log{at}") for at, one in enumerate(attachments)}
+        _finish_all(session, runs.values())
+        return runs
+
+
+class CommonAttachments(Common[Attachment]):
+    """Those of `attach_each`."""
+
+    def __init__(
+        self,
+        attachments: Iterable[Attachment],
+        make_folder: Callable[[], Path],
+        is_usable: Callable[[Run], object] = lambda run: True,
+    ) -> None:
+        super().__init__(attachments, attach_each, make_folder, is_usable)
+
+
+def _finish_all(session: Session, runs: Iterable[Run]) -> None:
+    session.finish()
+    for run in runs:
+        run.lost, run.statistics = session.kernel.lost(), session.kernel.statistics()
+
+
+def _attach(session: Session, to: Attachment, log: Path) -> Run:
     process = subprocess.Popen(
-        [str(BUILD / program), *arguments, "--forever"],
-        stdout=subprocess.PIPE,
-        env=truth_environment(log, **environment),
+        [BUILD / to.program, *to.arguments, "--forever"], stdout=subprocess.PIPE, env=truth_environment(log)
     )
     try:
         assert process.stdout and process.stdout.readline().startswith(b"ready")
-        time.sleep(after_s)
-        with traced_session(frequency_hz, source=source) as session:
-            session.watch(process.pid)
-            end = time.monotonic() + seconds
-            n_working = run_until(session, lambda: time.monotonic() > end)
-            session.finish()
-            process.terminate()
-            assert process.wait(20) == 0, "the target did not survive"
-            return _finish(session, process.pid, log, n_working)
+        time.sleep(to.after_s)
+        target = session.watch(process.pid)
+        begun_ns = time.monotonic_ns()
+        end = time.monotonic() + to.seconds
+        n_working = run_until(session, lambda: time.monotonic() > end)
+        session.drain()
+        session.unwatch(target)  # as at the end of a session: it runs on
+        process.terminate()
+        assert process.wait(20) == 0, "the target did not survive"
+        return _run_of(session, process.pid, log, n_working, begun_ns)
     finally:
         if process.poll() is None:
             process.kill()
@@ -413,14 +476,13 @@ def agree(
 
 def _finish(session: Session, pid: int, log: Path, n_working: int) -> Run:
     session.finish()
-    return _run_of(session, pid, log, n_working)
+    return _run_of(session, pid, log, n_working, session.started_ns)
 
 
-def _run_of(session: Session, pid: int, log: Path, n_working: int) -> Run:
+def _run_of(session: Session, pid: int, log: Path, n_working: int, begun_ns: int) -> Run:
     target = [t for t in session.targets.values() if t.pid == pid][-1]
-    return Run(
-        session, target, Truth.read(log), session.kernel.lost(), session.kernel.statistics(), n_working
-    )
+    kernel = session.kernel
+    return Run(session, target, Truth.read(log), kernel.lost(), kernel.statistics(), n_working, begun_ns)
 
 
 @contextmanager

@@ -16,8 +16,16 @@ from parprof.__main__ import main
 
 def record_command(profile: Path, *options: object) -> list[str]:
     """`parprof record` into a profile, and nothing else; the command to record is to follow."""
-    quietly = ("record", "-q", "--no-report", *options, "-o", profile, "--")
-    return [sys.executable, "-m", "parprof", *map(str, quietly)]
+    return _quietly("record", *options, "-o", profile, "--")
+
+
+def attach_command(profile: Path, pid: int, *options: object) -> list[str]:
+    """The same of `parprof attach`, to a process."""
+    return _quietly("attach", *options, "-o", profile, pid)
+
+
+def _quietly(command: str, *words: object) -> list[str]:
+    return [sys.executable, "-m", "parprof", command, "-q", "--no-report", *map(str, words)]
 
 
 def report_of(profile: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import pytest
 
 from parprof.process.cgroups import CGROUP_ROOT
 from profiling import BUILD, truth_environment
-from reports import record_command, report_of
+from reports import attach_command, record_command, report_of
 from truth import Truth
 
 _PTRACE_DETACH, _PTRACE_SEIZE, _PTRACE_INTERRUPT, _WALL = 17, 0x4206, 0x4207, 0x40000000
@@ -248,19 +248,7 @@ def test_attach_to_all_of_a_cgroup(tmp_path: Path) -> None:
     try:
         for process in busy:
             (group / "cgroup.procs").write_text(str(process.pid))
-        attach = [
-            sys.executable,
-            "-m",
-            "parprof",
-            "attach",
-            "--scope",
-            "cgroup",
-            "-d",
-            "1",
-            "-o",
-            str(profile),
-        ]
-        subprocess.run([*attach, str(busy[0].pid)], capture_output=True, check=True)
+        subprocess.run(attach_command(profile, busy[0].pid, "--scope", "cgroup", "-d", 1), check=True)
         found = report_of(profile)
     finally:
         for process in busy:
@@ -306,11 +294,10 @@ def test_a_wait_is_cut_at_both_ends_of_a_measurement(computes: bool, tmp_path: P
         "  pthread_create(&other, 0, thread, 0);\n  for (;;) sink++; }\n"
     )
     subprocess.run(["gcc", "-O2", "-g", "-pthread", source, "-o", program], check=True)
-    attach = [sys.executable, "-m", "parprof", "attach", "-q", "--no-report", "-d", "1", "-o", str(profile)]
     with subprocess.Popen([program, *(["computes"] if computes else [])]) as process:
         try:
             time.sleep(0.3)
-            subprocess.run([*attach, str(process.pid)], check=True)
+            subprocess.run(attach_command(profile, process.pid, "-d", 1), check=True)
         finally:
             process.kill()
     report = report_of(profile)

@@ -23,7 +23,7 @@ import pytest
 
 from identity import record
 from profiling import BUILD
-from reports import record_command, report_of
+from reports import attach_command, record_command, report_of
 
 pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 
@@ -188,25 +188,13 @@ def test_efficiency_of_a_thousand_short_children(tmp_path: Path) -> None:
 def test_efficiency_of_a_job_that_runs_already(way: str, folder: Path) -> None:
     """By its parent, which sleeps: both cores are busy with its children, and theirs."""
     profile = folder / "job.pb.gz"
-    attach = [
-        sys.executable,
-        "-m",
-        "parprof",
-        "attach",
-        "-q",
-        "--no-report",
-        "--children",
-        "-F",
-        "498",
-        "-d",
-        "2",
-    ]
+    options = ("--children", "-F", 498, "-d", 2, "--cores", CORES)
     with subprocess.Popen(
         ["sh", "-c", ENDLESS[way]], stderr=subprocess.DEVNULL, start_new_session=True
     ) as parent:
         try:
             wait_for_processes(parent.pid, 3)
-            subprocess.run([*attach, "--cores", str(CORES), "-o", profile, str(parent.pid)], check=True)
+            subprocess.run(attach_command(profile, parent.pid, *options), check=True)
         finally:
             os.killpg(parent.pid, signal.SIGKILL)
     report = report_of(profile)

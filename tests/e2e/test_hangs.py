@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 
 from daemon_process import running
 from profiling import BUILD, ROOT
-from reports import report_of
+from reports import attach_command, report_of
 
 pytestmark = pytest.mark.beside
 
@@ -38,8 +37,7 @@ def attached_to(command_line: list[Any], profile: Path, socket: str) -> dict[str
     with subprocess.Popen(command_line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as hangs:
         try:
             assert hangs.stdout is not None and hangs.stdout.readline() == "ready\n"
-            words = ("attach", "-q", "--no-report", "-d", 1, "-o", profile, hangs.pid)
-            command = [sys.executable, "-m", "parprof", *map(str, words)]
+            command = attach_command(profile, hangs.pid, "-d", 1)
             subprocess.run(command, check=True, env={**os.environ, "PARPROF_SOCKET": socket})
         finally:
             hangs.kill()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from profiling import BUILD
-from reports import report_of
+from reports import attach_command, report_of
 
 ASKS = """
 import socket, sys, time
@@ -52,25 +52,13 @@ def test_a_server_with_hardly_anything_to_do_waits_for_requests(tmp_path: Path) 
 def attached(folder: Path) -> Path:
     """The profile of some seconds of it."""
     profile = folder / "asked.pb.gz"
-    attach = [
-        sys.executable,
-        "-m",
-        "parprof",
-        "attach",
-        "-q",
-        "--no-report",
-        "--cores",
-        "2",
-        "-d",
-        str(SECONDS),
-    ]
     with subprocess.Popen([BUILD / "asked"], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
         port = server.stdout.readline().strip()
         with subprocess.Popen([sys.executable, "-c", ASKS, port], stdout=subprocess.PIPE, text=True) as asks:
             assert asks.stdout and asks.stdout.readline()
             try:
-                subprocess.run([*attach, "-o", str(profile), str(server.pid)], check=True)
+                subprocess.run(attach_command(profile, server.pid, "--cores", 2, "-d", SECONDS), check=True)
             finally:
                 asks.kill()
                 server.kill()

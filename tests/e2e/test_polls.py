@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 
 from profiling import BUILD
-from reports import record_command, report_of
+from reports import attach_command, record_command, report_of
 
 pytestmark = pytest.mark.beside
 
@@ -311,8 +310,7 @@ def attached(programs: Iterable[Program], folder: Path) -> dict[Program, dict[st
         commands = []
         for number, (program, pid) in enumerate(pids.items()):
             profiles[program] = folder / f"{number}.pb.gz"
-            words = ("attach", "-q", "--no-report", "-d", 1, "-o", profiles[program], pid)
-            command = [sys.executable, "-m", "parprof", *map(str, words)]
+            command = attach_command(profiles[program], pid, "-d", 1)
             commands.append(attaching.enter_context(subprocess.Popen(command)))
         assert [command.wait() for command in commands] == [0] * len(commands)
     return {program: report_of(profile) for program, profile in profiles.items()}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from profiling import ROOT
-from reports import record_command, report_of
+from reports import attach_command, record_command, report_of
 
 pytestmark = pytest.mark.alone
 SERVER = ROOT / "tests/workloads/prefork.py"
@@ -75,8 +74,7 @@ def test_nor_does_one_that_is_attached_to(tmp_path: Path) -> None:
     with subprocess.Popen([PYTHON, str(SERVER), "queue", "6"], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None and server.stdout.readline().startswith("port")
         time.sleep(0.2)
-        attach = f"attach --children -q --no-report -d 2.5 -o {profile} {server.pid}".split()
-        subprocess.run([sys.executable, "-m", "parprof", *attach], check=True)
+        subprocess.run(attach_command(profile, server.pid, "--children", "-d", 2.5), check=True)
         server.terminate()
     report = report_of(profile)
     assert report["causes"] == []

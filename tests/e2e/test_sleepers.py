@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,11 @@ from typing import Any
 import pytest
 
 from profiling import BUILD
-from reports import record_command, report_of
+from reports import attach_command, record_command, report_of
 
 THREADS = 2000
 SERIAL_S, PARALLEL_S = 1.0, 1.0
 NOT_LOOKED_AT = "[asleep, not looked where]"
-
-
-def parprof(*words: object) -> list[str]:
-    return [sys.executable, "-m", "parprof", *map(str, words)]
 
 
 def told_by(output: str) -> dict[str, float]:
@@ -79,7 +74,7 @@ def test_attach(tmp_path: Path) -> None:
         assert process.stdin and process.stdout
         assert process.stdout.readline() == f"ready {THREADS}\n"
         code = linkers_code(process.pid)
-        command = parprof("attach", "-q", "--no-report", "--cores", 2, "-F", 999, "-o", profile, process.pid)
+        command = attach_command(profile, process.pid, "--cores", 2, "-F", 999)
         with subprocess.Popen(command) as attach:
             while (
                 linkers_code(process.pid) == code

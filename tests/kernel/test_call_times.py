@@ -27,6 +27,7 @@ from parprof.probes.prices import machine_prices
 from parprof.session.session import Session
 from parprof.symbols.symbolizer import Symbolizer
 
+pytestmark = pytest.mark.beside
 PROGRAM = profiling.BUILD / "calls_times"
 UNLIMITED = Budget(1.0, 10**12)
 SLACK_NS = 500_000
@@ -358,7 +359,6 @@ def test_times_of_arcs(timed_once: Timed) -> None:
     assert sum(one.cpu_ns for one in concurrent) == about_cpu(sum(one.cpu_ns for one in log[1:]))
 
 
-@pytest.mark.beside
 def test_a_program_that_throws_through_it_ends_as_without_us(tmp_path: Path) -> None:
     """999 exceptions through the timed function, each of which ends a call where it is caught."""
     run = timed(tmp_path, profiling.BUILD / "calls_throw", [], "risky", "main")
@@ -445,7 +445,6 @@ int main(void) { for (int i = 0; i < 7; i++) caught(i); return 0; }
 """
 
 
-@pytest.mark.beside
 @pytest.mark.parametrize(
     "cleanup",
     [
@@ -520,7 +519,6 @@ handler: .quad 0
 """
 
 
-@pytest.mark.beside
 def test_calls_that_an_exception_of_ocaml_leaves_end_where_it_is_caught(tmp_path: Path) -> None:
     """As its compiler makes them: the runtime returns to where the handler's stack pointer leads."""
     source, program = tmp_path / "raises.s", tmp_path / "raises"
@@ -549,7 +547,6 @@ int main(void) { for (int i = 0; i < 7; i++) caught(); return 0; }
 """
 
 
-@pytest.mark.beside
 def test_who_keeps_the_time_of_calls_that_end_unseen_is_known(tmp_path: Path) -> None:
     """A jump that is no function of the C library's: where it lands nobody can know."""
     source, program = tmp_path / "unseen.c", tmp_path / "unseen"
@@ -562,7 +559,6 @@ def test_who_keeps_the_time_of_calls_that_end_unseen_is_known(tmp_path: Path) ->
     assert caught.unseen_within == 7 and between.unseen_within == 7 and not inner.unseen_within
 
 
-@pytest.mark.beside
 def test_recursion_a_hundred_thousand_deep(tmp_path: Path) -> None:
     run = timed(tmp_path, profiling.BUILD / "calls_truth", ["deep"], "deep")
     assert run.exit_code == 0
@@ -572,7 +568,6 @@ def test_recursion_a_hundred_thousand_deep(tmp_path: Path) -> None:
     assert deep.all.longest_ns <= deep.all.first_gross_ns == pytest.approx(deep.inside_ns, abs=100)
 
 
-@pytest.mark.beside
 def test_nothing_is_left_in_the_kernel_of_threads_that_ended(tmp_path: Path) -> None:
     run = timed(tmp_path, PROGRAM, ["mixed", "leaves-thread"], "mixed", "leaves_thread", "main")
     assert run.exit_code == 0 and run.left == {"open_calls": 0, "open_by_thread": 0, "call_threads": 0}

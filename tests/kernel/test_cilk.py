@@ -44,14 +44,16 @@ STRIPPED = [
 ]  # fmt: skip
 
 
+def is_usable(run: profiling.Run) -> bool:
+    """Of a common session those in which nothing was lost and switches were followed, on a machine that others may have
+    made busy."""
+    return not (run.lost.keys() - {"user_stack"} or run.meanwhile["ticks"])
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> profiling.CommonRuns:
-    """Of the common session those in which nothing was lost and switches were followed, on a machine that others may
-    have made busy."""
     return profiling.CommonRuns(
-        (*N_WORKING, *STRIPPED),
-        lambda: tmp_path_factory.mktemp("runs"),
-        is_usable=lambda run: not (run.lost.keys() - {"user_stack"} or run.meanwhile["ticks"]),
+        (*N_WORKING, *STRIPPED), lambda: tmp_path_factory.mktemp("runs"), is_usable=is_usable
     )
 
 
@@ -92,11 +94,21 @@ def test_n_working_of_stripped_programs(command: profiling.Command, runs: profil
     assert any("no line information" in note for note in run.target.notes()), "overhead is not told from work"
 
 
-@pytest.mark.parametrize("program", ["spawn_truth.opencilk", "spawn_truth.cilkplus", "cilk5_truth"])
-def test_attach_in_the_middle(program: str, tmp_path: Path) -> None:
-    phases = ["skewed,serial,tree,balanced", "--unit-ms", "20"]
-    run = agree(lambda: profiling.attach(program, phases, tmp_path / "log", 0.3, 3), 300, 0.03)
-    settled = profiling.compare(run.session.trace, run.truth, since_ns=run.session.started_ns + 10**9)
+ATTACHED = [
+    profiling.Attachment(program, ("skewed,serial,tree,balanced", "--unit-ms", "20"), 0.3, 2.4)
+    for program in ("spawn_truth.opencilk", "spawn_truth.cilkplus", "cilk5_truth")
+]
+
+
+@pytest.fixture(scope="module")
+def attached(tmp_path_factory: pytest.TempPathFactory) -> profiling.CommonAttachments:
+    return profiling.CommonAttachments(ATTACHED, lambda: tmp_path_factory.mktemp("attached"), is_usable)
+
+
+@pytest.mark.parametrize("to", ATTACHED, ids=lambda to: to.program)
+def test_attach_in_the_middle(to: profiling.Attachment, attached: profiling.CommonAttachments) -> None:
+    run = agree(lambda: attached.take(to), 300, 0.03)
+    settled = profiling.compare(run.session.trace, run.truth, since_ns=run.begun_ns + 10**9)
     assert settled.wrong_share <= (BUSY_LIMIT if profiling.was_busy(run) else 0.015), settled.cases
 
 
@@ -226,9 +238,8 @@ def test_a_chain_of_closures_that_is_too_long_is_marked(paths: Paths) -> None:
 @pytest.mark.parametrize("source", [Source.EXACT, Source.MEMORY])
 def test_closures_of_a_program_that_ran_already_are_complete(source: Source, tmp_path: Path) -> None:
     """Nobody saw who created its workers, but nothing comes before the first procedure."""
-    run = profiling.attach(
-        "cilk5_truth", ["tree,chain", "--unit-ms", "5"], tmp_path / "log", 0.3, 3, source=source
-    )
+    to = profiling.Attachment("cilk5_truth", ("tree,chain", "--unit-ms", "5"), 0.3, 2)
+    run = profiling.attach(to, tmp_path / "log", source=source)
     rows, _ = profiling.rows_of(run.session, loops=True)
     command = ("cilk5_truth",)
     found = Paths({command: run}, rows).of(command)

@@ -79,6 +79,7 @@ def test_a_cpu_that_is_away_for_a_while(cpu1: Path) -> None:
 BUSY = "while True: pass"
 
 
+@pytest.mark.beside
 def test_the_rate_changes_while_samples_are_taken() -> None:
     """Each part weighed with its own rate is the CPU time that was used: none is lost, none counted twice."""
     with BpfKernel(["cpu-clock"], 99) as kernel:

@@ -195,7 +195,6 @@ def test_two_threads_and_one_that_sleeps(some_interpreter: str) -> None:
     check_share(right + Counter({-1: count}), +wrong, 600)
 
 
-@pytest.mark.alone
 def test_more_frames_than_are_read(interpreter: str) -> None:
     result = attach(interpreter, "deep", 1)
     right = total = 0

@@ -235,7 +235,7 @@ def test_a_sample_ends_a_wait_of_which_nobody_told_that_it_was_over(burner: subp
     """Where a hypervisor's agent hides the wake-up and the switch, the sample is the first to show that it runs."""
     with BpfKernel(["cpu-clock"], 499, waits=True, budget=AMPLE) as kernel:
         kernel.watch(burner.pid, 1, WatchConfig())
-        kernel.add_thread(burner.pid, 1, burner.pid, works=True, unknown=False)
+        kernel.threads.add(burner.pid, 1, burner.pid, works=True, unknown=False)
         os.sched_setscheduler(burner.pid, os.SCHED_FIFO, os.sched_param(1))
         time.sleep(0.1)  # its first sample says that it works
         kernel.drain()
@@ -262,7 +262,7 @@ def test_waits_count_from_when_the_time_of_their_scope_begins() -> None:
         assert process.stdout and process.stdout.readline()
         time.sleep(0.1)
         kernel.watch(process.pid, 1, WatchConfig())
-        kernel.add_thread(process.pid, 1, process.pid, works=True, unknown=False)
+        kernel.threads.add(process.pid, 1, process.pid, works=True, unknown=False)
         time.sleep(1)
         ended_ns = kernel.freeze()
         scope = kernel.scopes.state(1)

@@ -17,6 +17,8 @@ from parprof.metrics import BLAME, WAIT, WORK, Metric
 from parprof.model import PathSample
 from parprof.session.session import Session
 
+pytestmark = pytest.mark.beside
+
 SCRIPT = profiling.ROOT / "tests/workloads/gil.py"
 PYENV = Path.home() / ".pyenv/versions"
 INTERPRETERS = {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import profiling
+from compiled import compile_once
 from parprof.model import Frame, PathSample
 from parprof.profile.rows import RowMaker
 from parprof.runtimes import agents
@@ -127,12 +127,10 @@ int main(void)
 """
 
 
-@pytest.mark.alone
 def test_the_start_and_the_end_of_threads_are_their_creators(tmp_path: Path) -> None:
     """Between clone's system call and its return no FDE holds; in exit there is no user stack any more."""
-    (tmp_path / "come.c").write_text(THREADS_THAT_COME_AND_GO)
     program = tmp_path / "come_and_go"
-    subprocess.run(["gcc", "-O2", "-pthread", "-o", str(program), str(tmp_path / "come.c")], check=True)
+    compile_once(["gcc", "-O2", "-pthread", "-x", "c", "-", "-o", program], text=THREADS_THAT_COME_AND_GO)
     (tmp_path / "log").write_text("parprof-truth 1\nend 0\n")  # it keeps none
     run = profiling.record(program, [], tmp_path / "log", frequency_hz=1999, source=Source.EXACT)
     rows, _ = rows_of(run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from pathlib import Path
 
 import pytest
 
@@ -50,7 +49,7 @@ WORK_OF = {
 }
 """The functions in which threads work in each phase, and in no other."""
 ODD_PROGRAMS = [
-    (f"omp_truth.gomp.{kind}", "all", "--repeat", "3") for kind in ("stripped", "static", "inside")
+    (f"omp_truth.gomp.{kind}", "all", "--repeat", "2") for kind in ("stripped", "static", "inside")
 ]
 
 
@@ -151,13 +150,24 @@ def test_pthreads(phase: str, run_of_phase: Phase) -> None:
     assert run.target.n_w_source == "scheduler"
 
 
-@pytest.mark.parametrize("program", ["omp_truth.gomp", "omp_truth.omp", "omp_truth.gomp.stripped"])
-@pytest.mark.parametrize("after_s", [0.30, 0.43])
-def test_attach_in_the_middle(program: str, after_s: float, tmp_path: Path) -> None:
+ATTACHED = [
+    profiling.Attachment(program, ("skewed,serial,barrier,balanced", "--unit-ms", "40"), after_s, 2.4)
+    for after_s in (0.30, 0.43)
+    for program in ("omp_truth.gomp", "omp_truth.omp", "omp_truth.gomp.stripped")
+]
+"""For the first second, and for two rounds of its phases after that: some 2,000 samples."""
+
+
+@pytest.fixture(scope="module")
+def attached(tmp_path_factory: pytest.TempPathFactory) -> profiling.CommonAttachments:
+    return profiling.CommonAttachments(ATTACHED, lambda: tmp_path_factory.mktemp("attached"), is_usable)
+
+
+@pytest.mark.parametrize("to", ATTACHED, ids=lambda to: f"{to.program} {to.after_s}")
+def test_attach_in_the_middle(to: profiling.Attachment, attached: profiling.CommonAttachments) -> None:
     # the first regions after the attach are guessed
-    phases = ["skewed,serial,barrier,balanced", "--unit-ms", "40"]
-    run = agree(lambda: profiling.attach(program, phases, tmp_path / "log", after_s, 3), 300, 0.03)
-    settled = profiling.compare(run.session.trace, run.truth, since_ns=run.session.started_ns + 10**9)
+    run = agree(lambda: attached.take(to), 300, 0.03)
+    settled = profiling.compare(run.session.trace, run.truth, since_ns=run.begun_ns + 10**9)
     assert settled.wrong_share <= (BUSY_LIMIT if profiling.was_busy(run) else 0.015), (
         f"{settled.wrong} of {settled.judged} wrong: {settled.cases}"
     )

@@ -14,6 +14,7 @@ import pytest
 
 import daemon_process as dp
 import profiling
+from compiled import compile_once
 from parprof.commands.spawn import Child
 from parprof.files.dso_cache import DsoCache
 from parprof.probes.plan import make_plan
@@ -29,7 +30,7 @@ NAME, OTHER_NAME = b"libgomp.so.1\0", b"libgomp-so.1\0"
 def odd_library(folder: Path, name: str, *kinds: str) -> Path:
     library = folder / name
     command = ["gcc", "-O2", "-fPIC", "-shared", "-Wall", "-Werror", *(f"-D{kind}" for kind in kinds)]
-    subprocess.run([*command, WORKLOADS / "odd_runtime.c", "-o", library], check=True)
+    compile_once([*command, WORKLOADS / "odd_runtime.c", "-o", library])
     return library
 
 
@@ -53,12 +54,32 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str],
     }
 
 
+BESIDE_A_RUNTIME = ("DATA", "LIES")
+"""What is odd in a library that is linked behind the real one."""
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, profiling.Command]:
+    """Those of `BESIDE_A_RUNTIME`."""
+    folder = tmp_path_factory.mktemp("programs")
+    found = {}
+    for kind in BESIDE_A_RUNTIME:
+        library, program = odd_library(folder, f"libhelper{kind}.so", kind), folder / f"omp_truth.{kind}"
+        subprocess.run(
+            ["gcc", "-O2", "-g", "-fopenmp", "-fno-optimize-sibling-calls", WORKLOADS / "omp_truth.c", "-o", program,
+             "-lgomp", "-Wl,--no-as-needed", library], check=True)  # fmt: skip
+        found[kind] = (str(program), "all", "--repeat", "2")
+    return found
+
+
 @pytest.fixture(scope="module")
 def runs(
-    libraries: dict[tuple[str, str], profiling.Command], tmp_path_factory: pytest.TempPathFactory
+    libraries: dict[tuple[str, str], profiling.Command],
+    programs: dict[str, profiling.Command],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> profiling.CommonRuns:
     return profiling.CommonRuns(
-        libraries.values(),
+        (*libraries.values(), *programs.values()),
         lambda: tmp_path_factory.mktemp("runs"),
         is_usable=lambda run: not run.lost.keys() - {"user_stack"},
     )
@@ -75,17 +96,12 @@ def test_a_library_that_is_no_runtime(
     assert bool(told) == (name != "libhelper.so"), run.target.notes()
 
 
-@pytest.mark.parametrize("kind", ["DATA", "LIES"])
-def test_variables_with_names_of_functions_beside_a_real_runtime(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", BESIDE_A_RUNTIME)
+def test_variables_with_names_of_functions_beside_a_real_runtime(
+    kind: str, programs: dict[str, profiling.Command], runs: profiling.CommonRuns
+) -> None:
     """They come behind it, so the program does not call them; it has its edges all the same."""
-    program = tmp_path / "omp_truth"
-    library = odd_library(tmp_path, "libhelper.so", kind)
-    subprocess.run(
-        ["gcc", "-O2", "-g", "-fopenmp", "-fno-optimize-sibling-calls", WORKLOADS / "omp_truth.c", "-o", program,
-         "-lgomp", "-Wl,--no-as-needed", library], check=True)  # fmt: skip
-    run = profiling.agree(
-        lambda: profiling.record(program, ["all", "--repeat", "2"], tmp_path / "log"), 100, 0.02, 0.1
-    )
+    run = profiling.agree(lambda: runs.take(programs[kind]), 100, 0.02, 0.1)
     assert (run.target.plan.runtime, run.target.n_w_source) == ("libgomp", "exact")
 
 
@@ -115,7 +131,7 @@ def run_two_copies(
     folder: Path, monkeypatch: pytest.MonkeyPatch, source: Source | None = None
 ) -> tuple[Session, Truth]:
     program, log = folder / "two_copies", folder / "log"
-    subprocess.run(["gcc", "-O2", "-Wall", "-Werror", WORKLOADS / "two_copies.c", "-o", program], check=True)
+    compile_once(["gcc", "-O2", "-Wall", "-Werror", WORKLOADS / "two_copies.c", "-o", program])
     renamed(real_libgomp(), folder / OTHER_NAME[:-1].decode())
     plugin = profiling.BUILD / "plugin_truth.so"
     other = renamed(plugin, folder / "other_truth.so")

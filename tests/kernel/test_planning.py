@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 
 import profiling
+from compiled import compile_once
 from parprof.commands.spawn import Child
 from parprof.probes.facts_book import BOOK
 from parprof.session.target import FilesUnknown
+
+pytestmark = pytest.mark.beside
 
 LIBRARIES = 200
 SYMBOLS = 500_000
@@ -28,6 +31,13 @@ __attribute__((noinline)) void loop(void) {
     for (int i = 0; i < 64; i++) for (int k = 0; k < 20000; k++) sum += k;
 }
 int main(void) { puts("ready"); fflush(stdout); for (;;) loop(); }
+"""
+_TEN_FUNCTIONS = "".join(f".globl f\\\\n\\\\(){digit}\\nf\\\\n\\\\(){digit}: ret\\n" for digit in range(10))
+MANY_FUNCTIONS = f"""
+__asm__(
+    ".pushsection .text\\n.altmacro\\n.macro ten_functions n\\n{_TEN_FUNCTIONS}.endm\\n.set number, 0\\n"
+    ".rept {SYMBOLS // 10}\\nten_functions %number\\n.set number, number + 1\\n.endr\\n.popsection\\n"
+);
 """
 LIBRARY = """
 static __attribute__((noinline)) void spin_000(void) {
@@ -56,8 +66,7 @@ int main(int c, char **v) {
 
 
 def compile_c(out: Path, source: str, *flags: str) -> Path:
-    command = ["gcc", "-O2", "-g", *flags, "-x", "c", "-", "-x", "none", "-o", out]
-    subprocess.run(command, input=source, text=True, check=True)
+    compile_once(["gcc", "-O2", "-g", *flags, "-x", "c", "-", "-x", "none", "-o", out], text=source)
     return out
 
 
@@ -94,7 +103,6 @@ def nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     BOOK.close()
 
 
-@pytest.mark.beside
 def test_others_are_sampled_while_a_file_is_looked_into(tmp_path: Path) -> None:
     with (
         running(compile_c(tmp_path / "first", PROGRAM, "-fopenmp")) as first,
@@ -144,13 +152,9 @@ def test_libraries_that_come_one_after_another(tmp_path: Path) -> None:
     assert dearest_s < 1.0
 
 
-@pytest.mark.beside
 def test_a_program_of_many_symbols(tmp_path: Path) -> None:
     """The child walks over them once; we never do."""
-    text = "".join(f".globl f{number}\nf{number}: ret\n" for number in range(SYMBOLS))
-    (tmp_path / "many.s").write_text(f".text\n{text}.section .note.GNU-stack\n")
-    subprocess.run(["gcc", "-c", tmp_path / "many.s", "-o", tmp_path / "many.o"], check=True)
-    program = compile_c(tmp_path / "program", PROGRAM, "-fopenmp", "-Wl,--build-id", str(tmp_path / "many.o"))
+    program = compile_c(tmp_path / "program", PROGRAM + MANY_FUNCTIONS, "-fopenmp", "-Wl,--build-id")
     spent_s = []
     with running(program) as pid:
         for found in (True, False):

@@ -6,11 +6,15 @@ from __future__ import annotations
 import subprocess
 import time
 
+import pytest
+
 import profiling
 from parprof.logical.ourselves import PROFILING, is_handler, is_slot
 from parprof.metrics import Metrics
 from parprof.model import PathSample
 from parprof.session.sources import Source
+
+pytestmark = pytest.mark.beside
 
 SECONDS = 2.0
 

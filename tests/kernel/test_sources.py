@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import profiling
+from compiled import compile_once
 from parprof.attribution.idleness import attribute
 from parprof.commands.spawn import Child
 from parprof.metrics import Metrics
@@ -67,12 +68,9 @@ def test_libgomp_from_memory(command: profiling.Command, common_runs: profiling.
 
 def test_memory_is_right_from_the_first_sample_of_a_running_program(tmp_path: Path) -> None:
     runs = []
+    to = profiling.Attachment("omp_truth.gomp", (BARRIERS,), 0.3, 2.0)
     for attempt in range(3):
-        runs.append(
-            profiling.attach(
-                "omp_truth.gomp", [BARRIERS], tmp_path / f"log{attempt}", 0.3, 2.0, source=Source.MEMORY
-            )
-        )
+        runs.append(profiling.attach(to, tmp_path / f"log{attempt}", source=Source.MEMORY))
         if best(runs).wrong_share <= LIMIT:
             break
     agreement = best(runs)
@@ -80,22 +78,67 @@ def test_memory_is_right_from_the_first_sample_of_a_running_program(tmp_path: Pa
     assert agreement.wrong_share <= LIMIT, agreement.cases
 
 
-@pytest.mark.parametrize("form", ["inside", "static"])
-def test_libgomp_without_a_symbol_to_tell_it_by(form: str, tmp_path: Path) -> None:
-    """All kinds of phase: nothing depends on what the program uses of the runtime."""
-    runs = []
-    for attempt in range(3):
-        program = f"omp_truth.gomp.{form}.stripped"
-        runs.append(profiling.record(program, ["all", "--repeat", "2"], tmp_path / f"log{attempt}"))
-        target = runs[-1].target
-        assert (target.plan.runtime, target.source) == ("libgomp (linked in, stripped)", Source.SAMPLED)
-        assert any("is stripped" in note for note in target.plan.notes)
-        if best(runs).wrong_share <= LIMIT:
+STRIPPED = [(f"omp_truth.gomp.{form}.stripped", "all", "--repeat", "2") for form in ("inside", "static")]
+TBB = [("tbb_truth",), ("tbb_truth.stripped",)]
+TWO_RUNTIMES = {"team": ("tbb_truth.gomp", "team"), "all": ("tbb_truth.gomp",)}
+_STUBS = """
+/* As libpthread's own: a leaf function without a frame, in which a thread that yields is found. */
+__asm__(".globl sched_yield\\n.type sched_yield, @function\\nsched_yield:\\n"
+	"mov $20000, %ecx\\n1: pause\\ndec %ecx\\njnz 1b\\nxor %eax, %eax\\nret\\n.size sched_yield, .-sched_yield\\n");
+"""
+THREADS_LIBRARIES = ("libpthread-2.31.so", "ld-musl-x86_64.so.1")
+
+
+@pytest.fixture(scope="module")
+def with_library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, profiling.Command]:
+    """A program that has a threads library of its own, by that one's name."""
+    folder = tmp_path_factory.mktemp("libraries")
+    for name in THREADS_LIBRARIES:
+        compile_once(["gcc", "-shared", "-x", "c", "-", "-o", folder / name], text=_STUBS)
+    return {name: (f"LD_PRELOAD={folder / name}", "tbb_truth") for name in THREADS_LIBRARIES}
+
+
+@pytest.fixture(scope="module")
+def by_samples(
+    with_library: dict[str, profiling.Command], tmp_path_factory: pytest.TempPathFactory
+) -> profiling.CommonRuns:
+    """Programs with a runtime whose threads are judged by their samples."""
+    of_tbb = (*TBB, *TWO_RUNTIMES.values(), *with_library.values())
+    commands = (*STRIPPED, *(of_tbb if (profiling.BUILD / "tbb_truth").exists() else ()))
+    return profiling.CommonRuns(commands, lambda: tmp_path_factory.mktemp("by_samples"))
+
+
+@pytest.fixture
+def needs_tbb() -> None:
+    if not (profiling.BUILD / "tbb_truth").exists():
+        pytest.skip("libtbb-dev is not installed: no TBB program was built")
+
+
+def check_by_samples(
+    command: profiling.Command, runs: profiling.CommonRuns, minimum: int, limit: float
+) -> profiling.Run:
+    """Of three runs at most the best agrees with the program's log; the last one is returned."""
+    had = []
+    for _ in range(3):
+        had.append(runs.take(command))
+        assert had[-1].target.source is Source.SAMPLED
+        if best(had).wrong_share <= limit:
             break
-    agreement = best(runs)
-    assert agreement.judged > 700
-    assert agreement.wrong_share <= LIMIT, agreement.cases
-    assert runs[-1].meanwhile["probe_hits"] < 100
+    agreement = best(had)
+    assert agreement.judged > minimum
+    assert agreement.wrong_share <= limit, agreement.cases
+    return had[-1]
+
+
+@pytest.mark.parametrize("command", STRIPPED, ids=" ".join)
+def test_libgomp_without_a_symbol_to_tell_it_by(
+    command: profiling.Command, by_samples: profiling.CommonRuns
+) -> None:
+    """All kinds of phase: nothing depends on what the program uses of the runtime."""
+    run = check_by_samples(command, by_samples, 700, LIMIT)
+    assert run.target.plan.runtime == "libgomp (linked in, stripped)"
+    assert any("is stripped" in note for note in run.target.plan.notes)
+    assert run.meanwhile["probe_hits"] < 100
 
 
 def checked_run() -> tuple[Target, dict[str, int]]:
@@ -162,7 +205,7 @@ def test_many_regions_a_second_go_over_to_memory() -> None:
 
 def idleness_error() -> float:
     """Idleness / work of regions of a millisecond from memory, less what the program says itself."""
-    command = [profiling.BUILD / "regions", "--work-us", "1000", "--share", "3", "--seconds", "3"]
+    command = [profiling.BUILD / "regions", "--work-us", "1000", "--share", "3", "--seconds", "2"]
     with profiling.traced_session(999, source=Source.MEMORY) as session:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         time.sleep(0.3)
@@ -237,62 +280,32 @@ def test_a_thread_that_asks_for_the_time_as_it_waits_works_no_more_for_that(tmp_
     assert states[ThreadState.WORKING] <= 0.05 * states.total(), states
 
 
-@pytest.mark.parametrize("program", ["tbb_truth", "tbb_truth.stripped"])
-def test_tbb_sampled(program: str, tmp_path: Path) -> None:
-    if not (profiling.BUILD / program).exists():
-        pytest.skip("libtbb-dev is not installed: no TBB program was built")
-    runs = []
-    for attempt in range(3):
-        run = profiling.record(program, [], tmp_path / f"log{attempt}")
-        assert run.target.source is Source.SAMPLED
-        runs.append(run)
-        if best(runs).wrong_share <= 0.05:
-            break
-    agreement = best(runs)
-    assert agreement.judged > 300
-    assert agreement.wrong_share <= 0.05, agreement.cases
+@pytest.mark.usefixtures("needs_tbb")
+@pytest.mark.parametrize("command", TBB, ids=" ".join)
+def test_tbb_sampled(command: profiling.Command, by_samples: profiling.CommonRuns) -> None:
+    check_by_samples(command, by_samples, 300, 0.05)
 
 
-def test_each_thread_is_judged_by_its_own_runtime(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("needs_tbb")
+def test_each_thread_is_judged_by_its_own_runtime(by_samples: profiling.CommonRuns) -> None:
     """Of two runtimes, one with probes and one without: those of OpenMP's team by the edges, TBB's by what they run."""
-    if not (profiling.BUILD / "tbb_truth").exists():
-        pytest.skip("libtbb-dev is not installed: no TBB program was built")
-    runs = {"team": [], "": []}
-    for attempt in range(3):
-        for phase, had in runs.items():
-            arguments = [phase] if phase else []
-            had.append(profiling.record("tbb_truth.gomp", arguments, tmp_path / f"{phase}{attempt}"))
+    runs: dict[str, list[profiling.Run]] = {phases: [] for phases in TWO_RUNTIMES}
+    for _ in range(3):
+        for phases, had in runs.items():
+            had.append(by_samples.take(TWO_RUNTIMES[phases]))
             assert had[-1].target.source is Source.EXACT
-        if best(runs["team"]).wrong_share <= 0.002 and best(runs[""]).wrong_share <= 0.05:
+        if best(runs["team"]).wrong_share <= 0.002 and best(runs["all"]).wrong_share <= 0.05:
             break
-    assert best(runs["team"]).judged > 20 and best(runs[""]).judged > 300
+    assert best(runs["team"]).judged > 20 and best(runs["all"]).judged > 300
     assert best(runs["team"]).wrong_share <= 0.002, best(runs["team"]).cases
-    assert best(runs[""]).wrong_share <= 0.05, best(runs[""]).cases
-    assert not runs[""][-1].target.probing.switches
+    assert best(runs["all"]).wrong_share <= 0.05, best(runs["all"]).cases
+    assert not runs["all"][-1].target.probing.switches
 
 
-_STUBS = """
-/* As libpthread's own: a leaf function without a frame, in which a thread that yields is found. */
-__asm__(".globl sched_yield\\n.type sched_yield, @function\\nsched_yield:\\n"
-	"mov $20000, %ecx\\n1: pause\\ndec %ecx\\njnz 1b\\nxor %eax, %eax\\nret\\n.size sched_yield, .-sched_yield\\n");
-"""
-
-
-@pytest.mark.parametrize("name", ["libpthread-2.31.so", "ld-musl-x86_64.so.1"])
-def test_a_thread_that_the_runtime_has_sent_into_the_threads_library_waits(name: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("needs_tbb")
+@pytest.mark.parametrize("name", THREADS_LIBRARIES)
+def test_a_thread_that_the_runtime_has_sent_into_the_threads_library_waits(
+    name: str, with_library: dict[str, profiling.Command], by_samples: profiling.CommonRuns
+) -> None:
     """Before glibc 2.34 threads are in a library of their own, and musl has one file for all of the C library."""
-    if not (profiling.BUILD / "tbb_truth").exists():
-        pytest.skip("libtbb-dev is not installed: no TBB program was built")
-    (tmp_path / "stubs.c").write_text(_STUBS)
-    library = tmp_path / name
-    subprocess.run(["gcc", "-shared", "-o", library, tmp_path / "stubs.c"], check=True)
-    runs = []
-    for attempt in range(3):
-        run = profiling.record("tbb_truth", [], tmp_path / f"log{attempt}", LD_PRELOAD=str(library))
-        assert run.target.source is Source.SAMPLED
-        runs.append(run)
-        if best(runs).wrong_share <= 0.05:
-            break
-    agreement = best(runs)
-    assert agreement.judged > 300
-    assert agreement.wrong_share <= 0.05, agreement.cases
+    check_by_samples(with_library[name], by_samples, 300, 0.05)

@@ -62,10 +62,28 @@ def found(request: pytest.FixtureRequest, all_find: MadeForAll[Found]) -> Iterat
         yield one
 
 
-@pytest.mark.parametrize("how", ["pause", "yield", "take"])
-def test_a_thread_that_spins_does_not_work(how: str, book: spin_book.SpinBook, tmp_path: Path) -> None:
-    profiling.record("spins_truth", [how, "--repeat", "5"], tmp_path / "first")  # in which the loop is found
-    check_that_spinning_is_no_work(how, tmp_path)
+LOOPS = ("pause", "yield", "take")
+
+
+@pytest.fixture(scope="module")
+def all_known(tmp_path_factory: pytest.TempPathFactory) -> MadeForAll[spin_book.SpinBook]:
+    """What is known after a program was run in which each of these loops was to be found."""
+
+    def look() -> spin_book.SpinBook:
+        folder = tmp_path_factory.mktemp("known")
+        with using(spin_book.SpinBook(base=folder / "cache")) as book:
+            profiling.record_each([("spins_truth", how, "--repeat", "3") for how in LOOPS], folder)
+        return book
+
+    return MadeForAll(look)
+
+
+@pytest.mark.parametrize("how", LOOPS)
+def test_a_thread_that_spins_does_not_work(
+    how: str, all_known: MadeForAll[spin_book.SpinBook], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with using(all_known.take(request.node.name)):
+        check_that_spinning_is_no_work(how, tmp_path)
 
 
 def test_a_thread_that_waits_for_a_flag_does_not_work(found: Found, tmp_path: Path) -> None:

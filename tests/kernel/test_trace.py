@@ -123,7 +123,7 @@ def running_alone(kernel: BpfKernel) -> Iterator[LateSleeper]:
         while profiling.cpu_seconds(process.pid) < begun_s + 0.03:
             time.sleep(0.005)
         kernel.watch(process.pid, 1, WatchConfig(), begun_ns=time.monotonic_ns())
-        kernel.add_thread(process.pid, 1, process.pid, works=True, unknown=False)
+        kernel.threads.add(process.pid, 1, process.pid, works=True, unknown=False)
         time.sleep(0.12)
         program = LateSleeper(process.pid)
         before = switches(process.pid, "nonvoluntary")

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from compiled import compile_once, kept_source
 from parprof.__main__ import main
+from parprof.input.runtime import compile_command
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 BUILDS = ("valgrind", "gcc", "clang")
@@ -24,26 +26,19 @@ def parprof(*arguments: str | Path, **options: Any) -> subprocess.CompletedProce
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Builds a program for a tool: a name of `BUILDS`, or "valgrind clang"."""
+    """Builds a program for a tool: a name of `BUILDS`, or "valgrind clang". Once, also for later runs, by the very
+    command that `parprof cc --input` starts."""
     directory = tmp_path_factory.mktemp("programs")
 
     def make(source: Path, how: str, *flags: str) -> Path:
         program = directory / f"{source.stem}-{how.replace(' ', '-')}{len(flags)}"
         if not program.exists():
-            command = [
-                COMPILERS.get(how, how),
-                "-O1",
-                "-g",
-                "-o",
-                str(program),
-                str(source),
-                *flags,
-            ]
-            if how.startswith("valgrind"):
-                subprocess.run(command, check=True)
-            else:
-                done = parprof("cc", "--input", "--", *command)
-                assert done.returncode == 0, done.stderr.decode()
+            text = source if source.parent == WORKLOADS else kept_source(source)
+            command = [COMPILERS.get(how, how), "-O1", "-g", "-o", str(program), str(text), *flags]
+            if not how.startswith("valgrind"):
+                command = compile_command(command)
+            linked = (Path(word) for word in command if word != str(text) and Path(word).is_file())
+            compile_once(command, *linked)
         return program
 
     return make

@@ -54,6 +54,28 @@ def test_a_text_is_a_source_file(kept: Path, tmp_path: Path) -> None:
     assert len(list(kept.iterdir())) == 2
 
 
+def test_a_source_file_of_a_run_is_one_of_later_runs_too(kept: Path, tmp_path: Path) -> None:
+    """Else the place of each run's own, which debug information has, would make it another program."""
+    programs = set()
+    for run, value in (("first", 3), ("second", 3), ("third", 4)):
+        (tmp_path / run).mkdir()
+        source = tmp_path / run / "main.c"
+        source.write_text(f"int main(void) {{ return {value}; }}")
+        where = compiled.kept_source(source)
+        assert where.name == "main.c" and where.read_text() == source.read_text()
+        compiled.compile_once(["gcc", "-g", where, "-o", tmp_path / "program"])
+        assert subprocess.run([tmp_path / "program"], check=False).returncode == value
+        programs.add((tmp_path / "program").read_bytes())
+    assert len(programs) == len([one for one in kept.iterdir() if one.is_file()]) == 2
+
+
+def test_where_nothing_can_be_kept_a_source_file_stays_where_it_is(kept: Path, tmp_path: Path) -> None:
+    kept.write_text("")
+    source = tmp_path / "main.c"
+    source.write_text("int main(void) { return 0; }")
+    assert compiled.kept_source(source) == source
+
+
 def test_of_what_does_not_compile_nothing_is_kept(kept: Path, tmp_path: Path) -> None:
     for text in ("int main(void) { return x; }", "#error no"):
         with pytest.raises(subprocess.CalledProcessError) as caught:

@@ -44,7 +44,6 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         call_times,
         cookies,
         counters,
-        engine,
         file_tables,
         phases,
         process_entries,
@@ -54,6 +53,7 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         store,
         trace,
         uprobes,
+        verdicts,
     )
     from parprof.languages.cpython import layouts
     from parprof.logical import paths
@@ -107,7 +107,7 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "RECORD_SEEN": records.RECORD_SEEN, "RECORD_GLIMPSE": records.RECORD_GLIMPSE,
         "RECORD_CODE": stacks.RECORD_CODE, "RECORD_THREAD": trace._RECORD_THREAD,
         "RECORD_PATH": trace._RECORD_PATH, "RECORD_CONTEXT": stacks.RECORD_CONTEXT,
-        "CONTEXT_UNKNOWN": stacks.CONTEXT_UNKNOWN, "VERDICT_DENIED": engine._DENIED,
+        "CONTEXT_UNKNOWN": stacks.CONTEXT_UNKNOWN, "VERDICT_DENIED": verdicts._DENIED,
         "MEMORY_TEAM": process_entries._TEAM, "MEMORY_WORKERS": process_entries._WORKERS,
         "MAX_HOPS": memory.MAX_HOPS, "MAX_WORKERS": memory.MAX_WORKERS,
         **{f"STAT_{name.upper()}": number for name, number in counters._STATISTICS.items()},

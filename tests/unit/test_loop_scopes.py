@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compiled import compile_once
 from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view, fold_recursion, without_loops
 from parprof.exporters import json_report, pprof, table
@@ -67,7 +67,7 @@ def build(directory: Path, compiler: str, *options: str) -> Path:
     if not shutil.which(compiler):
         pytest.skip(f"{compiler} is not installed")
     pytest.importorskip("capstone", reason="capstone is not installed")
-    subprocess.run([compiler, "-fPIC", "-shared", *options, SOURCE, "-o", directory / "a.so"], check=True)
+    compile_once([compiler, "-fPIC", "-shared", *options, SOURCE, "-o", directory / "a.so"])
     return directory / "a.so"
 
 

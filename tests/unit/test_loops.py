@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compiled import compile_once
 from parprof.files.elf import EM_X86_64, ElfFile
 from parprof.loops import machinecode
 from parprof.loops.flowgraph import NONE, DepthFirst, dominators, natural_loops, predecessors_in
@@ -245,9 +246,11 @@ int interpreter(const unsigned char *p, int s) {
 def test_jump_tables(tmp_path: Path, compiler: str, level: str, pic: str) -> None:
     need(compiler)
     pytest.importorskip("capstone", reason="capstone is not installed")
-    (tmp_path / "a.c").write_text(SWITCHES + 'int work(int n) { __asm__(""); return n; }')
+    text = SWITCHES + 'int work(int n) { __asm__(""); return n; }'
     link = ["-shared"] if pic == "-fPIC" else ["-no-pie", "-nostdlib", "-Wl,-e,0"]
-    subprocess.run([compiler, level, pic, *link, "-fno-inline", "-o", "a", "a.c"], check=True, cwd=tmp_path)
+    compile_once(
+        [compiler, level, pic, *link, "-fno-inline", "-x", "c", "-", "-o", tmp_path / "a"], text=text
+    )
     with ElfFile.open(str(tmp_path / "a")) as elf:
         nests = {s.name: find_loops(elf, s.value, s.size) for s in elf.symbols()}
     assert [loop.depth for loop in nests["switched"].loops] == [0]

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from compiled import compile_once
 from parprof.files.elf import ElfFile
 from parprof.runtimes import agent_for_library
 from parprof.runtimes.onetbb import OneTbb
@@ -100,14 +100,14 @@ def test_templates_in_a_program(tmp_path: Path) -> None:
     """All that a compiler makes of TBB's headers is TBB's; the bodies are the author's."""
     if not LIBTBB.exists() or not shutil.which("g++"):
         pytest.skip("g++ or libtbb-dev is not installed: apt install g++ libtbb-dev")
-    (tmp_path / "p.cpp").write_text(
+    text = (
         "#include <tbb/parallel_for.h>\n#include <tbb/task_group.h>\n"
         "namespace mine { struct Body { void operator()(const tbb::blocked_range<int> &r) const; };\n"
         '[[gnu::noinline]] void Body::operator()(const tbb::blocked_range<int> &r) const { asm("" :: "r"(&r)); } }\n'
         "int main() { tbb::parallel_for(tbb::blocked_range<int>(0, 9), mine::Body());\n"
         'tbb::task_group g; g.run([] { asm(""); }); g.wait(); }\n'
     )
-    subprocess.run(["g++", "-O0", "p.cpp", "-ltbb", "-o", "p"], cwd=tmp_path, check=True)
+    compile_once(["g++", "-O0", "-x", "c++", "-", "-ltbb", "-o", tmp_path / "p"], text=text)
     agent = OneTbb()
     with ElfFile.open(str(tmp_path / "p")) as elf:
         names = {readable(symbol.name) for symbol in elf.symbols()}

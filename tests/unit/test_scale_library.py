@@ -7,6 +7,7 @@ import subprocess
 from collections import defaultdict
 from pathlib import Path
 
+from compiled import compile_once
 from parprof.instruments.span import LIBRARY
 from parprof.instruments.toolchain import source_directory
 
@@ -30,7 +31,7 @@ def test_no_two_files_have_a_variable_of_one_name(tmp_path: Path) -> None:
     for part in parts():
         output = tmp_path / f"{part}.o"
         source = str(source_directory() / part)
-        subprocess.run(["gcc", "-std=gnu11", "-O0", "-fPIC", "-c", source, "-o", str(output)], check=True)
+        compile_once(["gcc", "-std=gnu11", "-O0", "-fPIC", "-c", source, "-o", output])
         listed = subprocess.run(["nm", str(output)], capture_output=True, text=True, check=True).stdout
         for name in re.findall(r"^\w+ [bdrBDR] (\w+)$", listed, re.MULTILINE):
             owners[name].append(part)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compiled import compile_once
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
@@ -30,6 +31,7 @@ from parprof.probes.spin_book import MAX_LOOPS, SpinBook
 from parprof.probes.wait_functions import SpinRules
 from parprof.process.loadmap import LoadMap
 from parprof.session.spins import SpinFinder
+from parprof.session.waiting_loops import WaitingLoops
 
 SOURCE = Path(__file__).with_name("spin_loops.c")
 WAYS = [
@@ -46,7 +48,7 @@ def elf_of(path: Path) -> ElfFile:
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
 def test_loops_that_wait_are_told_from_those_that_work(way: tuple[str, ...], tmp_path: Path) -> None:
     output = tmp_path / "spin_loops.so"
-    subprocess.run([*way, "-w", "-shared", "-fPIC", "-o", str(output), str(SOURCE)], check=True)
+    compile_once([*way, "-w", "-shared", "-fPIC", "-o", output, SOURCE])
     elf = elf_of(output)
     found = {
         symbol.name: spin_loops(elf, symbol.value, symbol.size)
@@ -67,7 +69,7 @@ def test_loops_that_wait_are_told_from_those_that_work(way: tuple[str, ...], tmp
 @pytest.mark.parametrize("way", [way for way in WAYS if way != ("clang", "-O1")], ids=" ".join)
 def test_who_looks_at_several_places_until_all_are_free_waits(way: tuple[str, ...], tmp_path: Path) -> None:
     output = tmp_path / "spin_loops.so"
-    subprocess.run([*way, "-w", "-shared", "-fPIC", "-o", str(output), str(SOURCE)], check=True)
+    compile_once([*way, "-w", "-shared", "-fPIC", "-o", output, SOURCE])
     elf = elf_of(output)
     found = {}
     for symbol in (one for one in elf.symbols() if one.size and one.name.startswith("rounds_")):
@@ -84,7 +86,7 @@ def test_what_lies_behind_a_call_that_does_not_return_is_no_part_of_the_loop_bef
     tmp_path: Path,
 ) -> None:
     output = tmp_path / "spin_loops.so"
-    subprocess.run(["gcc", "-O2", "-w", "-shared", "-fPIC", "-o", str(output), str(SOURCE)], check=True)
+    compile_once(["gcc", "-O2", "-w", "-shared", "-fPIC", "-o", output, SOURCE])
     elf = elf_of(output)
     places = {one.name: one for one in elf.symbols() if one.name in ("wait_or_abort", "slow_path")}
     function = places["wait_or_abort"]
@@ -183,6 +185,33 @@ def test_reading_the_clock_is_no_waiting(tmp_path: Path) -> None:
     assert answers.asked == [] and book.answered() == [] and not book.found(clock)
 
 
+def loops_of(spun: list[int]) -> SimpleNamespace:
+    """What a target has of `WaitingLoops`, with the addresses that it was told of."""
+    return SimpleNamespace(note=spun.append, asked_about=set())
+
+
+def test_samples_tell_who_waits_once_a_thread_was_found_in_a_loop() -> None:
+    """Such loops are known of many files in which nobody ever waits."""
+    made = plan.Plan(spin_ranges=[(0x2000, 0x2010)], spinning=["wait (program)"])
+    loops = WaitingLoops(SimpleNamespace(plan=made))  # type: ignore[arg-type]
+    loops.note(0x2010)
+    assert not loops.are_told_by_samples and loops.remarks() == []
+    loops.note(0x2004)
+    assert loops.are_told_by_samples and loops.remarks()[0].startswith("loops in wait (program) only look")
+
+
+def test_a_file_that_was_asked_about_has_a_thread_in_its_loop() -> None:
+    """What was asked about is where its threads were found most: no sample has to come there again."""
+    learned: list[object] = []
+    made = plan.Plan(spinning=["wait (program)"])
+    loops = WaitingLoops(SimpleNamespace(plan=made, learn_spins=learned.append))  # type: ignore[arg-type]
+    loops.asked_about.add(("file", "asked"))
+    loops.learn([("file", "another")], LoadMap(1, {}))
+    assert not loops.are_told_by_samples and len(learned) == 1
+    loops.learn([("file", "asked")], None)
+    assert loops.are_told_by_samples and len(learned) == 1
+
+
 @pytest.mark.parametrize(
     ("tids", "samples", "asked"), [((1, 2), 4, [0x2004]), ((1,), 99, []), ((1, 2), 2, [])]
 )
@@ -198,7 +227,7 @@ def test_hot_places_are_asked_about_where_threads_may_wait_for_each_other(
         def find(self, address: int) -> tuple[Dso, int]:
             return program, address - 0x7000_0000
 
-    target: Any = SimpleNamespace(ended=False, load_map=LoadMap(), asked_about=set())
+    target: Any = SimpleNamespace(ended=False, load_map=LoadMap(), loops=loops_of([]))
     facts = {
         SampleKey(1, tid, 0, ThreadState.WORKING, 1, 7, 0): Count(samples if tid == 1 else 1) for tid in tids
     }
@@ -232,9 +261,7 @@ def test_it_is_asked_about_who_gives_up_the_cpu(
             return (libc, address - base) if address >= base else (program, address)
 
     spun: list[int] = []
-    target: Any = SimpleNamespace(
-        ended=False, load_map=LoadMap_(), note_spinning=spun.append, asked_about=set()
-    )
+    target: Any = SimpleNamespace(ended=False, load_map=LoadMap_(), loops=loops_of(spun))
     facts = {SampleKey(1, tid, 0, state, 1, 7, 0): Count(4) for tid in (1, 2)}
     finder.look(facts, {1: target})
     assert set(spun) == ({base + function} if state is ThreadState.SPINNING else set())
@@ -256,7 +283,7 @@ def pool_loops(tmp_path: Path) -> tuple[WaitLoop, ...]:
     """Of a library that is called as OpenBLAS is."""
     output = tmp_path / "libscipy_openblas64_-0123abcd.so"
     command = ["gcc", "-O2", "-w", "-shared", "-fPIC", "-x", "c", "-", "-o", str(output)]
-    subprocess.run(command, input=POOL.encode(), check=True)
+    compile_once(command, text=POOL)
     assert find_facts(elf_of(output), "libother.so").pool_loops == ()
     return find_facts(elf_of(output), output.name).pool_loops
 
@@ -284,14 +311,50 @@ def test_where_a_pool_waits_is_known_before_anybody_is_seen_there(
     target: Any = SimpleNamespace(
         ended=False,
         load_map=SimpleNamespace(find=lambda address: (program, address)),
-        note_spinning=lambda address: None,
-        asked_about=set(),
+        loops=loops_of([]),
     )
     spinning = {SampleKey(1, tid, 0, ThreadState.SPINNING, 1, 7, 0): Count(4) for tid in (1, 2)}
     finder.look(spinning, {1: target})
     assert book.answered() == [program]
     plan.plan_spins(made, load_map, SpinRules())
     assert made.spinning == [f"{pool_loops[0].function} ({program.name})"], "now it is told"
+
+
+def test_who_maps_a_file_is_told_of_the_loops_that_were_found_there(program: Dso) -> None:
+    """Or of functions in it that the user says wait: by whom they were named does not matter."""
+    told: list[tuple[str, set[Any]]] = []
+
+    def target(name: str, *dsos: Dso) -> Any:
+        load_map = SimpleNamespace(dsos=lambda: dsos)
+        return SimpleNamespace(load_map=load_map, learn_spins=lambda found: told.append((name, found)))
+
+    other = Dso(("label", "other"), "other", problem="none")
+    targets = [target("both", other, program), target("other", other), SimpleNamespace(load_map=None)]
+    nothing: Any = SimpleNamespace(answered=list)
+    something: Any = SimpleNamespace(answered=lambda: [program])
+    for book, named, expected in (
+        (nothing, None, []),
+        (nothing, nothing, []),
+        (something, None, [("both", {program.key})]),
+        (nothing, something, [("both", {program.key})]),
+    ):
+        told.clear()
+        SpinFinder(StackTable(), book).tell(targets, named)
+        assert told == expected
+
+
+def test_samples_of_before_are_where_a_loop_was_found_since() -> None:
+    stacks = StackTable()
+    stacks.put(7, RawStack(struct.pack("<Q", 0x2004), 0, b"", 0, 0))
+    made = plan.Plan(spin_ranges=[(0x2000, 0x2010)])
+    targets: Any = {1: SimpleNamespace(loops=WaitingLoops(SimpleNamespace(plan=made)))}  # type: ignore[arg-type]
+    finder = SpinFinder(stacks)
+    key = SampleKey(1, 1, 0, ThreadState.WORKING, 1, 7, 0)
+    assert finder.has_found(targets, key)
+    assert not finder.has_found(targets, key._replace(image=2)), "of no target"
+    assert not finder.has_found(targets, key._replace(user=8)), "without a stack"
+    made.spin_ranges.clear()
+    assert not finder.has_found(targets, key)
 
 
 def test_the_address_that_was_hit_is_asked_about(program: Dso, tmp_path: Path) -> None:
@@ -302,7 +365,7 @@ def test_the_address_that_was_hit_is_asked_about(program: Dso, tmp_path: Path) -
         stacks.put(number, RawStack(struct.pack("<Q", address), 0, b"", 0, 0))
     finder = SpinFinder(stacks, SpinBook(answers, tmp_path))  # type: ignore[arg-type]
     load_map = SimpleNamespace(find=lambda address: (program, address))
-    target: Any = SimpleNamespace(ended=False, load_map=load_map, asked_about=set())
+    target: Any = SimpleNamespace(ended=False, load_map=load_map, loops=loops_of([]))
     facts = {
         SampleKey(1, tid, 0, ThreadState.WORKING, 1, stack, 0): Count(samples)
         for tid, stack, samples in ((1, 0, 1), (1, 1, 3), (2, 1, 3), (2, 2, 2))
@@ -354,7 +417,7 @@ def test_a_spoilt_file_in_the_cache_is_nothing(raw: bytes, program: Dso, tmp_pat
 
 def test_the_child_finds_the_function_around_an_address(tmp_path: Path) -> None:
     output = tmp_path / "spin_loops.so"
-    subprocess.run(["gcc", "-O2", "-w", "-shared", "-fPIC", "-o", str(output), str(SOURCE)], check=True)
+    compile_once(["gcc", "-O2", "-w", "-shared", "-fPIC", "-o", output, SOURCE])
     elf = elf_of(output)
     symbol = next(one for one in elf.symbols() if one.name == "wait_flag")
     (loop,) = spin_loops(elf, symbol.value, symbol.size)

@@ -58,7 +58,9 @@ class Surroundings:
 
     def list(self) -> Watchlist:
         kernel: Any = SimpleNamespace(
-            deny=self.denied.append, forget_verdicts=lambda pids=None: self.forgotten.append(pids and {*pids}),
+            verdicts=SimpleNamespace(
+                deny=self.denied.append, forget=lambda pids=None: self.forgotten.append(pids and {*pids})
+            ),
             load_comparing=self.load_comparing, forget_last_stacks=lambda but: self.compared.append({*but}),
         )  # fmt: skip
         session: Any = SimpleNamespace(

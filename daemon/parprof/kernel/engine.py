@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -37,17 +37,16 @@ from parprof.kernel.settings import Settings
 from parprof.kernel.sizes import FEW_SCOPES, activation_sizes, amount_sizes, map_sizes, trace_ring_bytes
 from parprof.kernel.stacks import CodeAt, SentCode, StackTable
 from parprof.kernel.store import Store
+from parprof.kernel.thread_table import ThreadTable
 from parprof.kernel.trace import TraceBounds, TraceLog
 from parprof.kernel.unended import PlacelessWait, Unended, cut_by_glimpse, find_unended, placeless_wait
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
+from parprof.kernel.verdicts import Verdicts
 from parprof.model import Facts, ThreadState
 from parprof.plans import Edge
 from parprof.resources import Closing
 
-_DENIED = 2
 _FULL = (errno.E2BIG, errno.ENOMEM, errno.ENOSPC)
-_NO_GENERATION = 0xFFFF
-"""Of a thread of which nobody knows whether it sleeps: that of its process, once it has shown itself."""
 _CALLS_SECONDS = 1.0
 """How often it is looked for what is new in samples' stacks, beside a program that is recorded."""
 _DEAR_PROGRAMS = ("on_switch", "on_unwind", "on_sample")
@@ -77,7 +76,7 @@ class BpfKernel(Closing):
         budget: Budget | None = None,
         edges_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``system_wide``: ask, by RECORD_SEEN, about each process that uses the CPU. See `watch` and `deny`.
+        """``system_wide``: ask, by RECORD_SEEN, about each process that uses the CPU. See `watch` and `Verdicts`.
 
         ``waits``: find out where the threads of all processes sleep, and for how long; see `find_waits`.
         ``activations``: tell calls apart by comparing each thread's samples; rows of `ACTIVATION`. With ``system_wide``
@@ -140,6 +139,8 @@ class BpfKernel(Closing):
         self.file_tables = FileTables(self._object.maps["file_tables"])
         self.scopes = Scopes(self._object)
         self.plain_programs = PlainPrograms(self._object.maps["plain_programs"])
+        self.threads = ThreadTable(self._object, self._losing)
+        self.verdicts = Verdicts(self._object.maps["verdicts"])
         chunks = self._object.definitions["store"]["max_entries"]
         self.store = Store(self._object.maps["store"], self._object.definitions["store_chunk"], chunks)
         try:
@@ -149,8 +150,7 @@ class BpfKernel(Closing):
             raise
 
     def _start(self) -> None:
-        threads = self._object.layouts["thread"]
-        self._object.put("threads", struct.pack("<I", 0), threads())  # the template for new threads
+        self.threads.prepare()
         for name in ("stacks", "control", "alarms", *(("trace",) if self._trace or self._bounds else ())):
             self._rings[name] = RingBuffer(
                 self._object.maps[name], self._object.definitions[name]["max_entries"]
@@ -227,18 +227,6 @@ class BpfKernel(Closing):
         assert self._breaker
         return self._breaker
 
-    def deny(self, pid: int) -> None:
-        """Do not ask about this process again, until it calls exec or its PID is another's."""
-        bpf.map_update(self._object.maps["verdicts"], struct.pack("<I", pid), struct.pack("<I", _DENIED))
-
-    def forget_verdicts(self, pids: Iterable[int] | None = None) -> None:
-        """Ask about these processes again, or about all."""
-        fd = self._object.maps["verdicts"]
-        if pids is None:
-            bpf.map_delete_batch(fd, [key for key, _ in bpf.map_read_all(fd, 4, 4)])
-            return
-        bpf.map_delete_batch(fd, [struct.pack("<I", pid) for pid in pids])
-
     @property
     def control_fd(self) -> int:
         """Becomes readable when control records wait."""
@@ -308,25 +296,6 @@ class BpfKernel(Closing):
             if error.errno not in _FULL:
                 raise
             self._lost_here[reason] += 1
-
-    def add_thread(
-        self, pid: int, image: int, tid: int, *, works: bool, unknown: bool, scope: int | None = None
-    ) -> None:
-        """Tell the programs of a thread that was there before us, unless they met it already.
-
-        ``works`` is what it is thought to do once it runs; ``unknown`` says that this is a guess.
-        """
-        thread: Any = self._object.layouts["thread"]()
-        thread.tgid, thread.image, thread.is_main = pid, image, pid == tid
-        thread.base_work, thread.blocked = works, 1
-        thread.unknown = records.GUESSED_ASLEEP if unknown else records.NO_RUNTIME
-        thread.tid, thread.scope = tid, scope or image
-        thread.wait_since_ns = time.monotonic_ns()
-        thread.generation = _NO_GENERATION
-        # It starts as blocked and not counted: the next event or sample of the thread puts that right through
-        # the one place where n_working changes. A running thread has one within a sampling period.
-        with suppress(FileExistsError), self._losing("threads_full"):
-            self._object.put("threads", struct.pack("<I", tid), thread, bpf.NOEXIST)
 
     def set_mapping_list(self, pid: int, word: int, count: int) -> None:
         """Where in the store the load map of a process is; a count of 0 means that it has none."""
@@ -411,13 +380,8 @@ class BpfKernel(Closing):
         bpf.map_delete(self._object.maps["processes"], key)
         bpf.map_delete(self._object.maps["configs"], key)
         bpf.map_delete(self._object.maps["interpreters"], key)
-        if not has_threads:
-            return
-        layout: Any = self._object.layouts["thread"]
-        size, at = self._object.definitions["threads"]["value_size"], layout.tgid.offset
-        threads = self._object.maps["threads"]
-        stale = [tid for tid, raw in bpf.map_read_all(threads, 4, size, chunk=256) if raw[at : at + 4] == key]
-        bpf.map_delete_batch(threads, stale)
+        if has_threads:
+            self.threads.forget(pid)
 
     def process_state(self, pid: int) -> ProcessState | None:
         """Live counters of a watched process; None when it is not watched."""

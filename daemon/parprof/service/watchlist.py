@@ -78,7 +78,7 @@ class Watchlist:
         if was_asked and self._wants(target):
             return  # the selection would have found it by now
         self._session.unwatch(target)
-        self._kernel.deny(pid)
+        self._kernel.verdicts.deny(pid)
 
     def find_waits(self, pid: int, wanted: bool) -> None:
         """Find out from now on where the threads of a process wait, and tell its calls apart, or do so no more.
@@ -143,13 +143,13 @@ class Watchlist:
                 self._decide(pid, wanted)
         if self._refused and now_s - self._retried_s >= RETRY_SECONDS:
             self._retried_s = now_s
-            self._kernel.forget_verdicts(self._refused)
+            self._kernel.verdicts.forget(self._refused)
             self._refused.clear()
 
     def _decide(self, pid: int, wanted: bool) -> None:
         if not wanted and pid not in self._asked:
             self._short.met(pid)
-            self._kernel.deny(pid)
+            self._kernel.verdicts.deny(pid)
             return
         try:
             if not self._watch(pid):  # nobody waits for that
@@ -162,7 +162,7 @@ class Watchlist:
                 self._failures["none", reason] += 1
                 self._refused.add(pid)
             _LOG.debug("process %d is not watched: %s", pid, error)
-            self._kernel.deny(pid)
+            self._kernel.verdicts.deny(pid)
 
     def _watch(self, pid: int) -> bool:
         """See `Watching.watch`."""
@@ -179,14 +179,14 @@ class Watchlist:
         for target in list(self._session.targets.values()):
             if not target.ended and not self._wants(target):
                 self._session.unwatch(target)
-        self._kernel.forget_verdicts()
+        self._kernel.verdicts.forget()
 
     def drop_become_others(self) -> None:
         """Leave those alone that have become another program, by exec, which the selection leaves out."""
         for target in list(self._session.targets.values()):
             if not target.ended and not self._watching.knows(target) and not self._wants(target):
                 self._session.unwatch(target)
-                self._kernel.deny(target.pid)
+                self._kernel.verdicts.deny(target.pid)
 
     def forget(self, pids: Iterable[int]) -> None:
         """These have ended; whoever gets their numbers was not asked for."""

@@ -61,7 +61,7 @@ class Happenings:
         if lost == self._lost_records:
             return
         self._lost_records = lost
-        self._kernel.forget_verdicts()
+        self._kernel.verdicts.forget()
         self._kernel.forget_learned(self._lives.by_image.keys())
         for pid, image in self._kernel.images().items():
             if image not in self._lives.by_image:

@@ -5,6 +5,7 @@ One thread, no locks: `step` is called in a loop and waits for the next thing to
 
 from __future__ import annotations
 
+import functools
 import math
 import select
 import time
@@ -21,7 +22,7 @@ from parprof.jit.reader import JitReader
 from parprof.kernel.counts import ByTime
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import TraceRecord
-from parprof.model import Facts, SampleKey
+from parprof.model import Facts
 from parprof.probes.facts_book import BOOK
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.session.arrivals import Arrivals
@@ -35,7 +36,7 @@ from parprof.session.pace import Pace
 from parprof.session.region_rate import RegionRate
 from parprof.session.sleeping import SessionSleep
 from parprof.session.sources import Source
-from parprof.session.spins import SpinFinder, innermost
+from parprof.session.spins import SpinFinder
 from parprof.session.stops import Stops, let_go
 from parprof.session.target import Target, Watched
 from parprof.unwind.builder import TableBuilder
@@ -252,7 +253,7 @@ class Session:
             else (),
             scope,
         )
-        return with_late_spins(measured, self._waits)
+        return with_late_spins(measured, functools.partial(self._spins.has_found, self.targets))
 
     def _levels(self, now_ns: int) -> list[int]:
         """For how long n_w was 0, 1, 2, ... so far, in all scopes together."""
@@ -287,7 +288,7 @@ class Session:
         self.kernel.breaker.look_at_glimpses()
         self._sleeping.look(self._lives.living(), now, in_time=self._happenings.wants_glimpses)
         self._drain_in_time(now)
-        self._learn_spins()
+        self._spins.tell(self.targets.values(), self.watched.spin_rules.functions)
         self._check_in_time(now)
 
     def _wait(self, seconds: float) -> list[int]:
@@ -313,20 +314,6 @@ class Session:
         )
         rest_s = self.pace.rest_s(now_s - self.started_ns / 1e9, is_busy=is_busy)
         return min(rest_s, self._lives.settle_due_s() - now_s)
-
-    def _learn_spins(self) -> None:
-        """Tell the programs of code in which threads turned out to wait."""
-        named = self.watched.spin_rules.functions
-        found = {dso.key for dso in (*self._spins.found(), *(named.answered() if named is not None else ()))}
-        if found:
-            for target in self.targets.values():
-                if target.load_map is not None and any(dso.key in found for dso in target.load_map.dsos()):
-                    target.learn_spins(found)
-
-    def _waits(self, key: SampleKey) -> bool:
-        """Whether samples are in code of which it is known by now that threads only wait there."""
-        target, stack = self.targets.get(key.image), self.kernel.stacks.raw(key.user)
-        return target is not None and stack is not None and target.only_waits(innermost(stack.native))
 
     def _take_in(self) -> None:
         """Take over what the programs found out of stacks: functions that may be gone soon, traces."""
@@ -473,7 +460,7 @@ class Session:
         if self._intervals is not None:
             if self.ended_ns - self.started_ns < _SHORT_NS and self.watched.spin_rules.loops:
                 self._spins.look_back(self.facts, self.targets)
-            self._learn_spins()
+            self._spins.tell(self.targets.values(), self.watched.spin_rules.functions)
         self.trace.extend(self.kernel.trace_records())
 
     def trim(self) -> None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from parprof.files.dso import Dso
 from parprof.kernel.stacks import INTERRUPTED, StackTable
-from parprof.model import Facts, ThreadState
+from parprof.model import Facts, SampleKey, ThreadState
 from parprof.probes.spin_book import SPINS, SpinBook
+from parprof.probes.wait_functions import WaitFunctions
 from parprof.session.target import Target
 
 _LEAST_SAMPLES = 4
@@ -54,11 +54,11 @@ class SpinFinder:
             stack = self._stacks.raw(key.user)
             if stack is None:
                 continue
-            leaf, caller = innermost(stack.native), 0
+            leaf, caller = _innermost(stack.native), 0
             if key.state is ThreadState.SPINNING and key.image in targets:
-                targets[key.image].note_spinning(leaf)
+                targets[key.image].loops.note(leaf)
             if key.state is ThreadState.SPINNING and len(stack.native) >= 2 * _WORD:
-                caller = innermost(stack.native[_WORD:], return_address=True)
+                caller = _innermost(stack.native[_WORD:], return_address=True)
             elif key.state is not ThreadState.WORKING:
                 continue
             hits[key.image, leaf >> _BYTES_LOG2, caller >> _BYTES_LOG2][leaf, caller] += count.samples
@@ -75,7 +75,7 @@ class SpinFinder:
             if found is not None and caller:
                 found = target.load_map.find(caller) if self._book.yields(*found) else None
             if found is not None and found[0].elf is not None:
-                target.asked_about.add(found[0].key)
+                target.loops.asked_about.add(found[0].key)
                 self._book.ask(*found)
 
     def look_back(self, facts: Facts, targets: Mapping[int, Target]) -> None:
@@ -91,11 +91,26 @@ class SpinFinder:
         """Keep what has been answered since: it came too late for this measurement, not for the next."""
         self._book.answered()
 
-    def found(self) -> list[Dso]:
-        """The files in which such loops have been found since the last call."""
-        return self._book.answered()
+    def tell(self, targets: Iterable[Target], named: WaitFunctions | None) -> None:
+        """Have the programs know the loops that were found since the last call, and functions that the user says wait
+        (``named``, if any)."""
+        found = {
+            dso.key for dso in (*self._book.answered(), *(named.answered() if named is not None else ()))
+        }
+        if not found:
+            return
+        for target in targets:
+            if target.load_map is not None and any(dso.key in found for dso in target.load_map.dsos()):
+                target.learn_spins(found)
+
+    def has_found(self, targets: Mapping[int, Target], key: SampleKey) -> bool:
+        """Whether samples are in code of which it is known by now that threads only wait there.
+
+        ``targets`` by image."""
+        target, stack = targets.get(key.image), self._stacks.raw(key.user)
+        return target is not None and stack is not None and target.loops.are_at(_innermost(stack.native))
 
 
-def innermost(native: bytes, *, return_address: bool = False) -> int:
+def _innermost(native: bytes, *, return_address: bool = False) -> int:
     """The first of a stack's addresses; a call is before the address that it returns to."""
     return (int.from_bytes(native[:_WORD], "little") & ~INTERRUPTED) - return_address

@@ -39,7 +39,6 @@ from parprof.probes.plan import (
     has_runtime,
     is_static,
 )
-from parprof.probes.wait_code import lies_in
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.identity import Process, inspect, is_32_bit, open_pidfd
 from parprof.process.loadmap import LoadMap
@@ -53,14 +52,10 @@ from parprof.session.probing import Probing
 from parprof.session.scopes import Scope
 from parprof.session.sources import MemoryChoice, Source
 from parprof.session.spoken import Spoken
+from parprof.session.waiting_loops import WaitingLoops
 from parprof.symbols.perfmap import ABSENT, PerfMap
 from parprof.unwind.placing import Placer
 from parprof.values import dataclass
-from parprof.wording import some
-
-_MOST_NAMED = 8
-"""Functions in one note."""
-
 
 MADE_CODE = Dso(("label", ANONYMOUS), ANONYMOUS, problem="no file")
 """Memory that a language has its code in, where the load map does not have it (yet)."""
@@ -137,16 +132,13 @@ class Target:
             spares_plain=watched.spares_plain,
             spin_rules=watched.spin_rules,
         )
+        self.loops = WaitingLoops(self.probing)
         self.probe_hits = self.n_working = 0
         """Both as they were at the last `observe`."""
         self.by_ticks = False
         """Nobody keeps `n_working` up to date: see `ProcessState.ticks`."""
         self.spent_ns: tuple[int, ...] = (0,) * len(Cost)
         """What it paid for being profiled so far, by `Cost`; as of the last `observe`."""
-        self.has_spun = False
-        """Whether one of its threads was found in a loop that only waits."""
-        self.asked_about: set[FileKey] = set()
-        """The files in which its threads were so often at one place that it was asked whether they wait there."""
         self.ready_ns = 0
         """Time that its working threads waited for a CPU so far, likewise."""
         self._begun_s = begun_ns / 1e9 if begun_ns else time.monotonic()
@@ -247,16 +239,8 @@ class Target:
 
     @property
     def spins_by_samples(self) -> bool:
-        """Whether its threads wait in code that no runtime tells of: their state is that of their last sample.
-
-        Loops that only wait are known of many files, the C library's `pthread_spin_lock` of most machines' sooner or
-        later: what counts is that one of its threads was found there.
-        """
-        return bool(self.plan.wait_functions) or (self.has_spun and bool(self.plan.spinning))
-
-    def note_spinning(self, address: int) -> None:
-        """One of its threads was found not to work, though it ran, at this address."""
-        self.has_spun = self.has_spun or self.only_waits(address)
+        """`WaitingLoops.are_told_by_samples`."""
+        return self.loops.are_told_by_samples
 
     @property
     def follows(self) -> bool:
@@ -319,16 +303,7 @@ class Target:
             texts.append(wish)
         if self.memory.problem:
             texts.append(f"n_w is not read from memory: {self.memory.problem}")
-        if self.has_spun and (places := self.plan.spinning):
-            texts.append(
-                f"loops in {', '.join(places)} only look at memory until other threads write to it: "
-                "a thread found there waits, and counts as spinning"
-            )
-        if named := self.plan.wait_functions:
-            texts.append(
-                f"as --wait-function says, threads wait in {some(named, _MOST_NAMED)}: they count as spinning there"
-            )
-        return texts + self._own_cores.remarks()
+        return texts + self.loops.remarks() + self._own_cores.remarks()
 
     def jit_names(self, addresses: Iterable[int]) -> dict[int, str]:
         """Names of code that a JIT compiler made: that it told debuggers of, or that are in the map file that it may
@@ -488,22 +463,15 @@ class Target:
 
     def learn_spins(self, found: Collection[FileKey]) -> None:
         """There are new loops, in these files, of which it is known that threads only wait there."""
-        if not self.asked_about.isdisjoint(found):
-            self.has_spun = True
-        if self.load_map is not None:
-            self.probing.learn_spins(self.load_map)
-            if not self.ended:
-                self.configure()
-
-    def only_waits(self, address: int) -> bool:
-        """Whether threads only wait for others at an address, as far as that is known by now."""
-        return lies_in(address, self.plan.spin_ranges)
+        self.loops.learn(found, self.load_map)
+        if self.load_map is not None and not self.ended:
+            self.configure()
 
     def seed_threads(self) -> None:
         """Tell the programs which threads exist, with a guess at what the sleeping ones wait for."""
         has_runtime = bool(self.plan.agents)
         for tid, works in guess_threads(self.pid, self.plan.runtime_ranges if has_runtime else None):
-            self.kernel.add_thread(
+            self.kernel.threads.add(
                 self.pid, self.image, tid, works=works, unknown=has_runtime, scope=self.scope.number
             )
 
