@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,10 +104,22 @@ def names(row: PathSample) -> list[str]:
     return [frame.name for frame in row.path]
 
 
+def in_real_time() -> None:
+    """Others do not take the cores of this process and its children."""
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+
 @contextmanager
-def running(program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    program: str, *arguments: str, prepare: Callable[[], None] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """``prepare`` is called in the new process."""
     with subprocess.Popen(
-        [str(profiling.BUILD / program), *arguments], stdout=subprocess.DEVNULL, env={**os.environ, **PASSIVE}
+        [str(profiling.BUILD / program), *arguments],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **PASSIVE},
+        preexec_fn=prepare,
     ) as process:
         try:
             time.sleep(0.2)
@@ -305,7 +317,7 @@ def test_switches_that_are_too_dear_are_not_followed() -> None:
 @pytest.mark.beside
 def test_bystanders_are_spared() -> None:
     """A program that is not watched switches a million times a second: then switches are followed no more."""
-    with running(GOMP, "pingpong", "60"), session_of() as session:
+    with running(GOMP, "pingpong", "60", prepare=in_real_time), session_of() as session:
         other = subprocess.Popen(["sleep", "60"])
         try:
             session.watch(other.pid)
@@ -329,7 +341,7 @@ def test_switches_are_followed_again_when_a_bystanders_storm_is_over() -> None:
 
         try:
             session.watch(other.pid)
-            with running(GOMP, "pingpong", "60"):
+            with running(GOMP, "pingpong", "60", prepare=in_real_time):
                 profiling.run_until(session, lambda: not follows(), limit_s=10)
                 wait(1.5)
             profiling.run_until(session, follows, limit_s=10)
