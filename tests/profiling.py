@@ -171,6 +171,16 @@ def truth_environment(log: Path, **extra: str) -> dict[str, str]:
     return {**os.environ, "PARPROF_TRUTH": str(log), **extra}
 
 
+def run_in_real_time(pid: int) -> None:
+    """Others do not take the cores of this thread, and of what it starts from then on; where that is allowed.
+
+    For programs whose threads are judged by where they are at an instant, or that give their core away while they wait:
+    on a busy machine they are preempted on their way. 0: this thread.
+    """
+    with suppress(PermissionError):
+        os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(1))
+
+
 def record(
     program: str | Path,
     arguments: list[str],
@@ -181,15 +191,18 @@ def record(
     budget: Budget | None = None,
     spin_rules: SpinRules = DEFAULT_RULES,
     edges_ahead: bool = True,
+    real_time: bool = False,
     **environment: str,
 ) -> Run:
-    """What `parprof record` does, on a program of tests/workloads."""
+    """What `parprof record` does, on a program of tests/workloads. ``real_time``: others do not take its cores."""
     os.environ.update(truth_environment(log, **environment))
     try:
         with traced_session(
             frequency_hz, mechanism, source, budget, spin_rules=spin_rules, edges_ahead=edges_ahead
         ) as session:
             child = Child([str(BUILD / program), *arguments])
+            if real_time:
+                run_in_real_time(child.pid)
             session.watch(child.pid, follow=True, stop=True)
             child.release()
             n_working = run_until(session, lambda: child.poll() is not None)

@@ -12,7 +12,7 @@ import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,12 +102,6 @@ def run(
 
 def names(row: PathSample) -> list[str]:
     return [frame.name for frame in row.path]
-
-
-def in_real_time() -> None:
-    """Others do not take the cores of this process and its children."""
-    with suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 @contextmanager
@@ -317,7 +311,10 @@ def test_switches_that_are_too_dear_are_not_followed() -> None:
 @pytest.mark.beside
 def test_bystanders_are_spared() -> None:
     """A program that is not watched switches a million times a second: then switches are followed no more."""
-    with running(GOMP, "pingpong", "60", prepare=in_real_time), session_of() as session:
+    with (
+        running(GOMP, "pingpong", "60", prepare=lambda: profiling.run_in_real_time(0)),
+        session_of() as session,
+    ):
         other = subprocess.Popen(["sleep", "60"])
         try:
             session.watch(other.pid)
@@ -341,7 +338,7 @@ def test_switches_are_followed_again_when_a_bystanders_storm_is_over() -> None:
 
         try:
             session.watch(other.pid)
-            with running(GOMP, "pingpong", "60", prepare=in_real_time):
+            with running(GOMP, "pingpong", "60", prepare=lambda: profiling.run_in_real_time(0)):
                 profiling.run_until(session, lambda: not follows(), limit_s=10)
                 wait(1.5)
             profiling.run_until(session, follows, limit_s=10)
@@ -378,8 +375,7 @@ def test_n_working_where_switches_are_not_followed(tmp_path: Path) -> None:
         with profiling.traced_session(999) as session:
             session.kernel.breaker.leave_switches()
             child = Child([str(profiling.BUILD / "pthread_truth"), "serial,balanced,skewed", "--repeat", "6"])
-            with suppress(PermissionError):  # others do not take its cores
-                os.sched_setscheduler(child.pid, os.SCHED_RR, os.sched_param(1))
+            profiling.run_in_real_time(child.pid)
             session.watch(child.pid, follow=True, stop=True)
             child.release()
             profiling.run_until(session, lambda: child.poll() is not None)
