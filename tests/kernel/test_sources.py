@@ -87,7 +87,9 @@ def test_libgomp_without_a_symbol_to_tell_it_by(form: str, tmp_path: Path) -> No
     runs = []
     for attempt in range(3):
         program = f"omp_truth.gomp.{form}.stripped"
-        runs.append(profiling.record(program, ["all", "--repeat", "2"], tmp_path / f"log{attempt}"))
+        runs.append(
+            profiling.record(program, ["all", "--repeat", "2"], tmp_path / f"log{attempt}", real_time=True)
+        )
         target = runs[-1].target
         assert (target.plan.runtime, target.source) == ("libgomp (linked in, stripped)", Source.SAMPLED)
         assert any("is stripped" in note for note in target.plan.notes)
@@ -254,7 +256,7 @@ def test_tbb_sampled(program: str, tmp_path: Path) -> None:
         pytest.skip("libtbb-dev is not installed: no TBB program was built")
     runs = []
     for attempt in range(3):
-        run = profiling.record(program, [], tmp_path / f"log{attempt}")
+        run = profiling.record(program, [], tmp_path / f"log{attempt}", real_time=True)
         assert run.target.source is Source.SAMPLED
         runs.append(run)
         if best(runs).wrong_share <= 0.05:
@@ -300,7 +302,8 @@ def test_a_thread_that_the_runtime_has_sent_into_the_threads_library_waits(name:
     subprocess.run(["gcc", "-shared", "-o", library, tmp_path / "stubs.c"], check=True)
     runs = []
     for attempt in range(3):
-        run = profiling.record("tbb_truth", [], tmp_path / f"log{attempt}", LD_PRELOAD=str(library))
+        log = tmp_path / f"log{attempt}"
+        run = profiling.record("tbb_truth", [], log, real_time=True, LD_PRELOAD=str(library))
         assert run.target.source is Source.SAMPLED
         runs.append(run)
         if best(runs).wrong_share <= 0.05:
