@@ -191,10 +191,15 @@ static __always_inline void switch_out(struct process *p, struct meter *m, u32 t
 	busy = t->busy;
 	t->busy = 1;	/* a hardware counter's sample may come in between: it is no maskable interrupt */
 	barrier();
-	if (rejoin(p, t))
-		begin_scope(p, t, now);
-	else if (t->blocked)
+	if (rejoin(p, t)) {	/* it ran until now: when it woke up, if it slept at all, nobody knows */
+		t->wait_since_ns = 0;
+		if (sleeps)
+			begin_scope(p, t, now);
+		else
+			unblock(p, t);
+	} else if (t->blocked) {
 		found_awake(p, t, tid, now);
+	}
 	follow_source(p, t);
 	found_running(p, t);
 	if (sleeps) {

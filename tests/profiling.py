@@ -174,6 +174,16 @@ def truth_environment(log: Path, **extra: str) -> dict[str, str]:
     return {**os.environ, "PARPROF_TRUTH": str(log), **extra}
 
 
+def run_in_real_time(pid: int) -> None:
+    """Others do not take the cores of this thread, and of what it starts from then on; where that is allowed.
+
+    For programs whose threads are judged by where they are at an instant, or that give their core away while they wait:
+    on a busy machine they are preempted on their way. 0: this thread.
+    """
+    with suppress(PermissionError):
+        os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(1))
+
+
 def record(
     program: str | Path,
     arguments: list[str],
@@ -184,15 +194,18 @@ def record(
     budget: Budget | None = None,
     spin_rules: SpinRules = DEFAULT_RULES,
     edges_ahead: bool = True,
+    real_time: bool = False,
     **environment: str,
 ) -> Run:
-    """What `parprof record` does, on a program of tests/workloads."""
+    """What `parprof record` does, on a program of tests/workloads. ``real_time``: others do not take its cores."""
     os.environ.update(truth_environment(log, **environment))
     try:
         with traced_session(
             frequency_hz, mechanism, source, budget, spin_rules=spin_rules, edges_ahead=edges_ahead
         ) as session:
             child = Child([str(BUILD / program), *arguments])
+            if real_time:
+                run_in_real_time(child.pid)
             session.watch(child.pid, follow=True, stop=True)
             child.release()
             n_working = run_until(session, lambda: child.poll() is not None)
@@ -223,7 +236,11 @@ Command = tuple[str, ...]
 
 
 def record_each(
-    commands: Iterable[Command], logs: Path, mechanism: str = "", source: Source | None = None
+    commands: Iterable[Command],
+    logs: Path,
+    mechanism: str = "",
+    source: Source | None = None,
+    real_time: bool = False,
 ) -> dict[Command, Run]:
     """`record` of several programs, one after the other under one session, as the daemon sees them.
 
@@ -238,6 +255,8 @@ def record_each(
             before = Counter(session.kernel.statistics()), Counter(session.kernel.lost())
             with output_in(output):
                 child = Child([str(BUILD / program), *arguments], {**variables, "PARPROF_TRUTH": str(log)})
+            if real_time:
+                run_in_real_time(child.pid)
             session.watch(child.pid, follow=True, stop=True)
             begun_ns = time.monotonic_ns()
             child.release()
@@ -290,9 +309,11 @@ class CommonRuns(Common[Command]):
         make_folder: Callable[[], Path],
         *,
         source: Source | None = None,
+        real_time: bool = False,
         is_usable: Callable[[Run], object] = lambda run: True,
     ) -> None:
-        super().__init__(commands, functools.partial(record_each, source=source), make_folder, is_usable)
+        run_each = functools.partial(record_each, source=source, real_time=real_time)
+        super().__init__(commands, run_each, make_folder, is_usable)
 
 
 @contextmanager

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import pytest
 import profiling
 from parprof.commands.spawn import Child
 from parprof.kernel.engine import BpfKernel
-from parprof.kernel.records import Budget, Cost, TraceRecord
+from parprof.kernel.records import Budget, Cost, Prices, TraceRecord
 from parprof.kernel.uprobes import Site
 from parprof.model import PathSample
 from parprof.plans import Edge
@@ -105,9 +105,15 @@ def names(row: PathSample) -> list[str]:
 
 
 @contextmanager
-def running(program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    program: str, *arguments: str, prepare: Callable[[], None] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """``prepare`` is called in the new process."""
     with subprocess.Popen(
-        [str(profiling.BUILD / program), *arguments], stdout=subprocess.DEVNULL, env={**os.environ, **PASSIVE}
+        [str(profiling.BUILD / program), *arguments],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **PASSIVE},
+        preexec_fn=prepare,
     ) as process:
         try:
             time.sleep(0.2)
@@ -147,9 +153,18 @@ def test_a_storm_of_tasks_is_cut_off_at_once(program: str) -> None:
 def test_a_storm_costs_less_in_the_first_moments() -> None:
     """A program that is over in 50 ms has earned nothing yet: what others may pay at once would be a tenth of it."""
     budget = Budget()
-    storm = run(GOMP, "tasks", "20", "0.05", budget=budget)
-    assert storm.target.source is Source.SAMPLED
-    assert 0 < storm.target.spent_ns[Cost.PROBE] < budget.burst_ns / 4
+    paid_ns = []
+    for _ in range(
+        4
+    ):  # the breakpoints go after a grace period of the kernel, which lasts as long as others let it
+        storm = run(GOMP, "tasks", "20", "0.05", budget=budget)
+        assert storm.target.source is Source.SAMPLED
+        before_cut = storm.statistics["probe_hits"] - storm.statistics["left_out_probe_hits"]
+        assert 0 < before_cut * Prices().dear_ns < budget.burst_ns / 8
+        paid_ns.append(storm.target.spent_ns[Cost.PROBE])
+        if enough := 0 < paid_ns[-1] < budget.burst_ns / 4:
+            break
+    assert enough, paid_ns
 
 
 @pytest.mark.beside
@@ -296,7 +311,10 @@ def test_switches_that_are_too_dear_are_not_followed() -> None:
 @pytest.mark.beside
 def test_bystanders_are_spared() -> None:
     """A program that is not watched switches a million times a second: then switches are followed no more."""
-    with running(GOMP, "pingpong", "60"), session_of() as session:
+    with (
+        running(GOMP, "pingpong", "60", prepare=lambda: profiling.run_in_real_time(0)),
+        session_of() as session,
+    ):
         other = subprocess.Popen(["sleep", "60"])
         try:
             session.watch(other.pid)
@@ -320,7 +338,7 @@ def test_switches_are_followed_again_when_a_bystanders_storm_is_over() -> None:
 
         try:
             session.watch(other.pid)
-            with running(GOMP, "pingpong", "60"):
+            with running(GOMP, "pingpong", "60", prepare=lambda: profiling.run_in_real_time(0)):
                 profiling.run_until(session, lambda: not follows(), limit_s=10)
                 wait(1.5)
             profiling.run_until(session, follows, limit_s=10)
@@ -357,8 +375,7 @@ def test_n_working_where_switches_are_not_followed(tmp_path: Path) -> None:
         with profiling.traced_session(999) as session:
             session.kernel.breaker.leave_switches()
             child = Child([str(profiling.BUILD / "pthread_truth"), "serial,balanced,skewed", "--repeat", "6"])
-            with suppress(PermissionError):  # others do not take its cores
-                os.sched_setscheduler(child.pid, os.SCHED_RR, os.sched_param(1))
+            profiling.run_in_real_time(child.pid)
             session.watch(child.pid, follow=True, stop=True)
             child.release()
             profiling.run_until(session, lambda: child.poll() is not None)

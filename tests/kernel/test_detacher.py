@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ import pytest
 import profiling
 from parprof.kernel import multilinks
 from parprof.kernel.detacher import Detacher, detacher
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.uprobes import Prober, ProbeSet
 from probed import INT3, PROGRAM, Target, running_target, within
@@ -61,6 +64,29 @@ def test_probes_are_gone_soon_after_close(prober: Prober, target: Target) -> Non
         within(10, lambda: detacher.pending == 0)
         probes.close()
         assert detacher.pending == 0
+
+
+def may_run_in_real_time() -> bool:
+    """Tried in a thread, which ends with it."""
+
+    def attempt() -> bool:
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        return os.sched_getscheduler(0) == os.SCHED_RR
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(attempt).result()
+
+
+def test_who_closes_waits_for_no_time_slice_of_others() -> None:
+    """A time slice is milliseconds, in each of which the target pays for hundreds of hits."""
+    if not may_run_in_real_time():
+        pytest.skip("real time is refused here")
+    detacher.start()
+    within(10, lambda: os.sched_getscheduler(detacher.pid) == os.SCHED_RR)
+    with BpfKernel(["cpu-clock"], 99):
+        alarms = next(thread for thread in threading.enumerate() if thread.name == "alarms")
+        within(10, lambda: os.sched_getscheduler(alarms.native_id or 0) == os.SCHED_RR)
 
 
 def test_a_kernel_is_told_by_trying() -> None:

@@ -28,13 +28,14 @@ INTERPRETERS = {
         for version in ("3.9.18", "3.10.13", "3.11.7", "3.12.1", "3.13.0")
     },
 }
-SECONDS = "2"
+SECONDS = "1"
+"""Of CPU time, of the one that computes."""
 
 
 Mode = tuple[str, str]
 """An interpreter, and what the program is to do."""
-Found = tuple[list[PathSample], float]
-"""The rows of the program, and for how long its threads waited as it says itself."""
+Found = tuple[list[PathSample], float, float]
+"""The rows of the program, and for how many seconds its threads waited as it says itself: at least, at most."""
 
 BLAMED = [
     *((version, "gil") for version in INTERPRETERS),
@@ -46,7 +47,7 @@ BLAMED = [
 
 def run_each(modes: Iterable[Mode], output: Path, *, blame_locks: bool = True) -> dict[Mode, Found]:
     """One after the other under one session."""
-    waited: dict[Mode, float] = {}
+    waited: dict[Mode, tuple[float, float]] = {}
     images: dict[Mode, int] = {}
     with BpfKernel(["cpu-clock"], 997, waits=True, budget=profiling.UNLIMITED) as kernel:
         session = Session(kernel, blame_locks=blame_locks)
@@ -63,13 +64,14 @@ def run_each(modes: Iterable[Mode], output: Path, *, blame_locks: bool = True) -
                 images[version, mode] = [one for one in session.targets.values() if one.pid == target.pid][
                     -1
                 ].image
-                waited[version, mode] = float(output.read_text())
+                least, most = map(float, output.read_text().split())
+                waited[version, mode] = least, most
             session.finish()
             rows, _ = profiling.rows_of(session)
         finally:
             session.close()
     return {
-        mode: ([row for row in rows if row.origin.image == image], waited[mode])
+        mode: ([row for row in rows if row.origin.image == image], *waited[mode])
         for mode, image in images.items()
     }
 
@@ -106,12 +108,20 @@ def total(rows: list[PathSample], metric: Metric, *names: str) -> float:
     return sum(row.metrics[metric] for row in rows if set(names) <= {frame.name for frame in row.path}) / 1e9
 
 
+def asked(rows: list[PathSample]) -> float:
+    """Seconds in which those that ask waited for the GIL, but for what they read about themselves at first.
+
+    On a busy machine the others wait, too: for one that asked, got it, and lost its core meanwhile.
+    """
+    wait = "[waits: GIL]"
+    return total(rows, WAIT, "asker", wait) - total(rows, WAIT, "asker", "without_core_s", wait)
+
+
 @pytest.mark.parametrize("version", INTERPRETERS)
 def test_who_waits_for_the_gil_and_who_has_it(version: str, run: Run) -> None:
-    rows, waited = run(version, "gil")
+    rows, waited, _ = run(version, "gil")
     assert waited > 1
-    assert total(rows, WAIT, "[waits: GIL]") == pytest.approx(waited, rel=0.1)
-    assert total(rows, WAIT, "asker", "[waits: GIL]") > 0.8 * waited
+    assert asked(rows) == pytest.approx(waited, rel=0.1)
     blame = total(rows, BLAME)
     assert total(rows, BLAME, "hog") > 0.95 * blame
     cause = causes_of(rows, 2, "none")[0]
@@ -125,16 +135,16 @@ def test_who_waits_for_the_gil_and_who_has_it(version: str, run: Run) -> None:
 def test_without_blame_the_kind_is_told_and_no_holder(version: str, tmp_path: Path) -> None:
     skip_without(version)
     mode = (version, "gil")
-    rows, waited = run_each([mode], tmp_path / "output", blame_locks=False)[mode]
-    assert total(rows, WAIT, "[waits: GIL]") == pytest.approx(waited, rel=0.1)
+    rows, waited, _ = run_each([mode], tmp_path / "output", blame_locks=False)[mode]
+    assert asked(rows) == pytest.approx(waited, rel=0.1)
     assert total(rows, BLAME) == 0
 
 
 @pytest.mark.parametrize("version", ["debian", "3.9.18", "3.13.0"])
 def test_a_lock_of_threading_is_a_lock_of_unknown_holder(version: str, run: Run) -> None:
-    rows, waited = run(version, "lock")
+    rows, least, most = run(version, "lock")
     in_lock = total(rows, WAIT, "wanter", "[waits: lock]")
-    assert 0.5 * waited < in_lock < 1.1 * waited
+    assert 0.5 * least < in_lock < 1.1 * most
     blame = total(rows, BLAME)
     gil = total(rows, WAIT, "[waits: GIL]")
     assert blame < 1.1 * gil, "that for the GIL, and nothing for the lock"
@@ -142,7 +152,7 @@ def test_a_lock_of_threading_is_a_lock_of_unknown_holder(version: str, run: Run)
 
 @pytest.mark.parametrize("version", ["3.12.1", "3.13.0"])
 def test_an_interpreter_with_a_lock_of_its_own_keeps_nobody_waiting(version: str, run: Run) -> None:
-    rows, waited = run(version, "own")
+    rows, waited, _ = run(version, "own")
     assert total(rows, WAIT, "asker", "[waits: GIL]") > 0.8 * waited
     blame = total(rows, BLAME)
     assert blame > 0.1 * total(rows, WORK, "hog")

@@ -156,12 +156,19 @@ def test_a_stripped_program_has_its_paths_too(tmp_path: Path) -> None:
 
 
 def test_a_stripped_program_with_its_runtime_inside(tmp_path: Path) -> None:
-    """No probe tells of a region: call paths of its threads begin where these were created, in the program's first."""
-    run = profiling.record("omp_truth.gomp.inside.stripped", ["balanced", "--repeat", "9"], tmp_path / "log")
+    """No probe tells of a region: call paths of its threads begin where these were created, in the program's first.
+
+    Judged where code of the program's own file runs: the loader before main and the C library after it are dearer on
+    a busy machine, with caches that others have filled, and are rightly below no main.
+    """
+    program = "omp_truth.gomp.inside.stripped"
+    run = profiling.record(program, ["balanced", "--repeat", "9"], tmp_path / "log")
     rows, _ = rows_of(run)
     rooted = Counter[bool]()
     for row in working(rows):
-        rooted[row.path[0].name == "main"] += row.metrics.samples
+        inner = user_part(row.path)[-1:]
+        if inner and inner[0].module == program:
+            rooted[row.path[0].name == "main"] += row.metrics.samples
     created = sum(row.metrics.samples for row in working(rows) if row.physical)
     assert rooted.total() > 300 and created > 100
     assert rooted[True] >= COMPLETE * rooted.total(), rooted

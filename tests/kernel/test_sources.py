@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,7 @@ def by_samples(
     """Programs with a runtime whose threads are judged by their samples."""
     of_tbb = (*TBB, *TWO_RUNTIMES.values(), *with_library.values())
     commands = (*STRIPPED, *(of_tbb if (profiling.BUILD / "tbb_truth").exists() else ()))
-    return profiling.CommonRuns(commands, lambda: tmp_path_factory.mktemp("by_samples"))
+    return profiling.CommonRuns(commands, lambda: tmp_path_factory.mktemp("by_samples"), real_time=True)
 
 
 @pytest.fixture
@@ -145,6 +146,7 @@ def checked_run() -> tuple[Target, dict[str, int]]:
     command = [str(profiling.BUILD / "regions"), "--work-us", "3000", "--share", "3", "--seconds", "2"]
     with profiling.traced_session(999) as session:
         child = Child(command)
+        profiling.run_in_real_time(child.pid)
         session.watch(child.pid, follow=True, stop=True)
         child.release()
         profiling.run_until(session, lambda: child.poll() is not None)
@@ -203,16 +205,24 @@ def test_many_regions_a_second_go_over_to_memory() -> None:
                 process.stdout.close()
 
 
-def idleness_error() -> float:
+def told_of_regions(session: Session, arguments: Sequence[str], output: Path) -> dict[str, float]:
+    """What the program of parallel regions says of itself at its end; it is watched from its begin on."""
+    with profiling.output_in(output):
+        child = Child([str(profiling.BUILD / "regions"), *arguments])
+    profiling.run_in_real_time(child.pid)
+    session.watch(child.pid, follow=True, stop=True)
+    child.release()
+    profiling.run_until(session, lambda: child.poll() is not None)
+    session.finish()
+    told: dict[str, float] = json.loads(output.read_text().splitlines()[-1])
+    return told
+
+
+def idleness_error(output: Path) -> float:
     """Idleness / work of regions of a millisecond from memory, less what the program says itself."""
-    command = [profiling.BUILD / "regions", "--work-us", "1000", "--share", "3", "--seconds", "2"]
+    arguments = ["--work-us", "1000", "--share", "3", "--seconds", "2"]
     with profiling.traced_session(999, source=Source.MEMORY) as session:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        time.sleep(0.3)
-        session.watch(process.pid)
-        profiling.run_until(session, lambda: process.poll() is not None)
-        session.finish()
-        truth = json.loads(process.communicate()[0])
+        truth = told_of_regions(session, arguments, output)
     total = Metrics()
     for key, count in session.facts.items():
         total.add(attribute(count.samples, 1e6, key.n_working, 2, key.state))
@@ -220,26 +230,20 @@ def idleness_error() -> float:
     return abs(total.idleness_ns / total.work_ns - float(truth["ratio"]))
 
 
-def test_regions_of_a_millisecond_have_their_true_idleness() -> None:
+def test_regions_of_a_millisecond_have_their_true_idleness(tmp_path: Path) -> None:
     """GIVEN regions whose second thread works three times as long THEN idleness is as the program says."""
     errors = []
     for _ in range(4):
-        errors.append(idleness_error())
+        errors.append(idleness_error(tmp_path / f"output{len(errors)}"))
         if errors[-1] < 0.1:
             break
     assert min(errors) < 0.25, errors
 
 
-def idleness_of_fine_phases(*arguments: str) -> tuple[float, float]:
+def idleness_of_fine_phases(output: Path, *arguments: str) -> tuple[float, float]:
     """Idleness in percent of effort, in regions of some 10 us: as reported, and as the program says itself."""
-    command = [str(profiling.BUILD / "regions"), *arguments, "--seconds", "2"]
     with profiling.traced_session(499, source=Source.MEMORY) as session:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        time.sleep(0.2)
-        session.watch(process.pid)
-        profiling.run_until(session, lambda: process.poll() is not None)
-        session.finish()
-        truth = json.loads(process.communicate()[0])
+        truth = told_of_regions(session, [*arguments, "--seconds", "2"], output)
         rows, maker = profiling.rows_of(session)
     assert truth["regions_per_s"] < 20_000 or maker.fine > 0.5 * maker.samples
     total = Metrics()
@@ -250,11 +254,13 @@ def idleness_of_fine_phases(*arguments: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("share", ["1", "3"])
-def test_regions_of_ten_microseconds(share: str) -> None:
+def test_regions_of_ten_microseconds(share: str, tmp_path: Path) -> None:
     """Read at each sample, n_w would give some 25 % to threads that have the same to do, who idle for 3 %."""
     found = []
     for _ in range(4):
-        found.append(idleness_of_fine_phases("--work-us", "10", "--share", share))
+        found.append(
+            idleness_of_fine_phases(tmp_path / f"output{len(found)}", "--work-us", "10", "--share", share)
+        )
         if abs(found[-1][0] - found[-1][1]) <= 8:
             return
     raise AssertionError(found)
@@ -266,7 +272,12 @@ def test_a_thread_that_asks_for_the_time_as_it_waits_works_no_more_for_that(tmp_
         pytest.skip("clang has no libomp here: its programs were not built")
     arguments = ["balanced,serial,skewed", "--repeat", "10"]
     run = profiling.record(
-        "omp_truth.omp", arguments, tmp_path / "log", source=Source.SAMPLED, KMP_BLOCKTIME="infinite"
+        "omp_truth.omp",
+        arguments,
+        tmp_path / "log",
+        source=Source.SAMPLED,
+        real_time=True,
+        KMP_BLOCKTIME="infinite",
     )
     assert run.target.source is Source.SAMPLED
     states = Counter(

@@ -19,6 +19,7 @@ from parprof.kernel.stacks import RawStack, StackTable
 from parprof.logical import Located
 from parprof.metrics import Metrics
 from parprof.model import Count, Frame, Origin, PathSample, ProcessInfo, Profile, SampleKey, ThreadState
+from parprof.process import identity
 from parprof.process.identity import Process, is_32_bit
 from parprof.profile.addresses import AddressBook
 from parprof.profile.jit import jit_frame, jit_notes
@@ -190,6 +191,14 @@ def test_functions_are_told_by_what_their_compiler_calls_them(
 def test_this_is_no_32_bit_process() -> None:
     assert not is_32_bit(1)
     assert not is_32_bit(0)
+
+
+def test_a_process_in_the_middle_of_an_exec_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel writes the auxiliary vector last."""
+    begins = [bytes(8), bytes(8), struct.pack("<II", 33, 0xF7F0_0000)]
+    monkeypatch.setattr(identity, "_begin_of_auxv", lambda pid: begins.pop(0))
+    assert is_32_bit(1)
+    assert not begins
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
@@ -29,6 +30,7 @@ from parprof.values import dataclass
 _PF_EXITING, _PF_KTHREAD = 0x00000004, 0x00200000
 _MAX_COMMAND = 4096
 _MAX_TASKS = 4096
+_EXEC_SECONDS, _EXEC_STEP_SECONDS = 1.0, 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +114,21 @@ def inspect(pid: int) -> Process:
 def is_32_bit(pid: int) -> bool:
     """Whether a process runs a 32-bit program; False where that cannot be read.
 
-    Its auxiliary vector tells, which is pairs of words: the first of each is a small number.
+    Its auxiliary vector tells, which is pairs of words: the first of each is a small number. In the middle of an exec
+    there is none yet: whoever started the process has been told by then that the exec succeeded, and on a busy machine
+    it may wait for a core there. We wait for it, at most ``_EXEC_SECONDS``.
     """
-    try:
-        with open(f"/proc/{pid}/auxv", "rb") as file:
-            first = file.read(8)
-    except OSError:
-        return False
+    end_s = time.monotonic() + _EXEC_SECONDS
+    while (first := _begin_of_auxv(pid)) == bytes(8) and time.monotonic() < end_s:
+        time.sleep(_EXEC_STEP_SECONDS)
     return len(first) == 8 and int.from_bytes(first, "little") >= 1 << 32
+
+
+def _begin_of_auxv(pid: int) -> bytes:
+    """Eight bytes, which are 0 while a program is being loaded; fewer if there is no such process."""
+    with suppress(OSError), open(f"/proc/{pid}/auxv", "rb") as file:
+        return file.read(8)
+    return b""
 
 
 def parent_of(pid: int) -> int:

@@ -3,7 +3,7 @@
  * Stands for a program with LLVM's MCJIT in it: loads relocatable objects into anonymous memory, one after the other, tells
  * debuggers of each as GDB's JIT interface has it, and runs them. A compiler takes its time before there is any code.
  *
- * usage: loads SECONDS OUTER.o INNER.o
+ * usage: loads SECONDS OUTER.o INNER.o: so many seconds of CPU time, so that there is as much to sample on a busy machine
  */
 #include <elf.h>
 #include <stdint.h>
@@ -117,7 +117,7 @@ static double seconds(void)
 {
 	struct timespec now;
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
 	return now.tv_sec + now.tv_nsec / 1e9;
 }
 
