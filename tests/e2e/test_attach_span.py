@@ -120,7 +120,11 @@ def test_of_regions_side_by_side_nothing_is_claimed(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-def test_what_costs_more_than_the_budget_is_refused_with_the_estimate(tmp_path: Path) -> None:
+def test_what_costs_more_than_the_budget_is_refused_with_the_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a share of what the program takes itself, of which who spins until another gets a core has much more."""
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     with running(BUILD / "span_phases.gomp", "coarse", 200) as child:
         done = attach(child.pid, tmp_path / "out.pb.gz", "-d", "5")
         assert done.returncode == 1
