@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from profiling import ROOT
-from reports import record_command, report_of
+from reports import of_a_quiet_run, record_command, report_of
 
 pytestmark = pytest.mark.beside
 
@@ -40,8 +40,12 @@ def profile(folder: Path, path: str) -> dict[str, Any]:
         check=True,
     )
     command = [*record_command(file, "-F", 499), str(program), str(SECONDS)]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
-    return report_of(file)
+
+    def record() -> dict[str, Any]:
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
+        return report_of(file)
+
+    return of_a_quiet_run(record)
 
 
 def shares(report: dict[str, Any], metric: str) -> dict[tuple[str, str], float]:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from profiling import BUILD
-from reports import record_command, report_of
+from reports import of_a_quiet_run, record_command, report_of
 
 
 @pytest.mark.parametrize("program", ["ranks", "ranks_openmpi"])
@@ -18,8 +19,13 @@ def test_a_rank_that_polls_waits(program: str, tmp_path: Path) -> None:
     """Of 20 steps the first rank computes for 60 ms each, the second for 20: for 40 ms a core has nothing to do."""
     profile = tmp_path / "ranks.pb.gz"
     # where samples are dear one stands for up to 64 to keep the budget, and shares are known to some ten percent
-    subprocess.run([*record_command(profile, "--budget", 100), str(BUILD / program)], check=True)
-    report = report_of(profile)
+    command = [*record_command(profile, "--budget", 100), str(BUILD / program)]
+
+    def record() -> dict[str, Any]:
+        subprocess.run(command, check=True)
+        return report_of(profile)
+
+    report = of_a_quiet_run(record)
     assert report["process"]["runtime"] == "mpi"
     totals = report["totals"]
     assert totals["work_s"] == pytest.approx(1.6, rel=0.05)
