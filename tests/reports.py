@@ -33,26 +33,25 @@ def report_of(profile: Path) -> dict[str, Any]:
 
 QUIET_SHARE = 0.05
 """Of the cores' time: what others may have of it where threads wait for each other and that is judged."""
+_MOST_RUNS = 3
 
 
-def of_a_quiet_run(record: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The report of a run in which others had next to nothing of the cores, of three at most; else of the quietest.
+def judge(record: Callable[[], dict[str, Any]], check: Callable[[dict[str, Any]], None]) -> None:
+    """Check the report of a run; if it is not as it should be, and others had some of the cores, that of another run.
 
     Who waits for a thread that has no core waits for the machine, and the report rightly says so. ``record``: runs the
     program, and returns its report.
     """
-    quietest, least = {}, float("inf")
-    for _ in range(3):
-        withheld_s = _stolen_s()
+    for run in range(_MOST_RUNS):
+        stolen_s = _stolen_s()
         report = record()
-        totals = report["totals"]
-        withheld_s = _stolen_s() - withheld_s + totals["ready_s"] + totals["stolen_s"]
-        share = withheld_s / (report["process"]["cores"] * report["elapsed_s"])
-        if share < least:
-            quietest, least = report, share
-        if least < QUIET_SHARE:
-            break
-    return quietest
+        totals, cores = report["totals"], report["process"]["cores"]
+        withheld_s = totals["ready_s"] + totals["stolen_s"] + _stolen_s() - stolen_s
+        try:
+            return check(report)
+        except AssertionError:
+            if run == _MOST_RUNS - 1 or withheld_s < QUIET_SHARE * cores * report["elapsed_s"]:
+                raise
 
 
 def _stolen_s() -> float:
