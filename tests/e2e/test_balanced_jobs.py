@@ -3,7 +3,8 @@
 time that the processes tell themselves.
 
 What the machine did not give them is known to the kernel alone, and is taken out of both sides. Still they judge shares
-of time, and want a quiet machine: processes that wait for each other wait for whoever lacks a core.
+of time, and want a quiet machine: processes that wait for each other wait for whoever lacks a core. So where it was not
+quiet another run may show it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import pytest
 
 from identity import record
 from profiling import BUILD
-from reports import attach_command, record_command, report_of
+from reports import attach_command, judge, record_command, report_of
 
 pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 
@@ -170,10 +171,18 @@ def check(report: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("way", COMMANDS)
 def test_efficiency_of_a_job(way: str, folder: Path) -> None:
-    job = recorded(folder, COMMANDS[way])
-    check(job.report)
-    assert job.cpu_s > 2
-    assert job.report["totals"]["efficiency"] == pytest.approx(job.efficiency, abs=POINTS)
+    jobs = []
+
+    def record() -> dict[str, Any]:
+        jobs.append(recorded(folder, COMMANDS[way]))
+        return jobs[-1].report
+
+    def check_job(report: dict[str, Any]) -> None:
+        check(report)
+        assert jobs[-1].cpu_s > 2
+        assert report["totals"]["efficiency"] == pytest.approx(jobs[-1].efficiency, abs=POINTS)
+
+    judge(record, check_job)
 
 
 def test_efficiency_of_a_thousand_short_children(tmp_path: Path) -> None:
@@ -189,18 +198,25 @@ def test_efficiency_of_a_job_that_runs_already(way: str, folder: Path) -> None:
     """By its parent, which sleeps: both cores are busy with its children, and theirs."""
     profile = folder / "job.pb.gz"
     options = ("--children", "-F", 498, "-d", 2, "--cores", CORES)
-    with subprocess.Popen(
-        ["sh", "-c", ENDLESS[way]], stderr=subprocess.DEVNULL, start_new_session=True
-    ) as parent:
-        try:
-            wait_for_processes(parent.pid, 3)
-            subprocess.run(attach_command(profile, parent.pid, *options), check=True)
-        finally:
-            os.killpg(parent.pid, signal.SIGKILL)
-    report = report_of(profile)
-    check(report)
-    assert report["totals"]["work_s"] + report["totals"]["ready_s"] > 0.9 * CORES * report["elapsed_s"]
-    assert report["totals"]["efficiency"] > 1 - POINTS
+
+    def record() -> dict[str, Any]:
+        with subprocess.Popen(
+            ["sh", "-c", ENDLESS[way]], stderr=subprocess.DEVNULL, start_new_session=True
+        ) as parent:
+            try:
+                wait_for_processes(parent.pid, 3)
+                subprocess.run(attach_command(profile, parent.pid, *options), check=True)
+            finally:
+                os.killpg(parent.pid, signal.SIGKILL)
+        return report_of(profile)
+
+    def check_attached(report: dict[str, Any]) -> None:
+        check(report)
+        totals = report["totals"]
+        assert totals["work_s"] + totals["ready_s"] > 0.9 * CORES * report["elapsed_s"]
+        assert totals["efficiency"] > 1 - POINTS
+
+    judge(record, check_attached)
 
 
 def wait_for_processes(session: int, number: int) -> None:

@@ -143,7 +143,7 @@ def test_times_of_a_running_program_that_throws_within_the_budget(tmp_path: Path
 
 
 def test_times_of_a_running_process() -> None:
-    with running("storm=30") as process:
+    with running("storm=1000") as process:
         begin(process)
         done = parprof("calls", process.pid, "--times", "--force", "-f", "leaf", "-d", "1")
     assert done.returncode == 0, done.stderr
@@ -177,7 +177,7 @@ def busy_loops(number: int) -> Iterator[None]:
 @pytest.mark.parametrize("others", [0, 2])
 def test_millions_of_calls_a_second_are_refused_with_an_estimate(others: int) -> None:
     """What it would cost is right within a factor of two, whatever else runs."""
-    with busy_loops(others), running("storm=1", "storm=30") as process:
+    with busy_loops(others), running("storm=1", "storm=1000") as process:
         begun_cpu_s = used_cpu_s(process.pid)
         begin(process)
         assert process.stdout

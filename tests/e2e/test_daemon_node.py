@@ -45,24 +45,34 @@ def waited_s(pid: int) -> float:
     return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
 
 
+class Waited:
+    """How long each of some processes has had no CPU, as read from then to then (seconds since the epoch)."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self.begin_s = time.time()
+        self.seconds = [waited_s(pid) for pid in pids]
+        self.end_s = time.time()
+
+
 class Look:
     """The metrics as of this moment, and the kernel's account right before and after they were charged."""
 
     def __init__(self, daemon: dp.DaemonProcess, pids: list[int]) -> None:
-        before_s = None
+        before_s, waited = None, [Waited(pids)]
         while True:
             self.idle_before_s = idle_s()
-            cpu_before_s, waited_before_s = sum(map(cpu_s, pids)), [waited_s(pid) for pid in pids]
+            cpu_before_s = sum(map(cpu_s, pids))
+            waited.append(Waited(pids))
             self.page = daemon.page()
+            waited.append(Waited(pids))
             self.time_s = self.page.value("parprofd_snapshot_timestamp_seconds")
             if before_s is not None and self.time_s != before_s:
                 break
             before_s = self.time_s
             time.sleep(0.1)  # it was charged a moment ago, and is told again
         self.idle_after_s, self.cpu_s = idle_s(), (cpu_before_s + sum(map(cpu_s, pids))) / 2
-        self.waited_s = [
-            (before + waited_s(pid)) / 2 for pid, before in zip(pids, waited_before_s, strict=True)
-        ]
+        self.waited_before_s = [one for one in waited if one.end_s <= self.time_s][-1].seconds
+        self.waited_after_s = next(one for one in waited if one.begin_s >= self.time_s).seconds
 
     def of(self, kind: str) -> float:
         """One of the machine's times."""
@@ -96,12 +106,25 @@ def test_time_without_a_cpu_is_told_by_process(tmp_path: Path, daemon: dp.Daemon
         begin = Look(daemon, pids)
         time.sleep(SECONDS)
         end = Look(daemon, pids)
-    for pid, was_s, is_s in zip(pids, begin.waited_s, end.waited_s, strict=True):
+    least_s, most_s = waited_between(begin, end)
+    for pid, least, most in zip(pids, least_s, most_s, strict=True):
         found_s = [look.page.value("parprof_ready_seconds_total", pid=str(pid)) for look in (begin, end)]
-        assert is_s - was_s > 0.1 * SECONDS
-        assert found_s[1] - found_s[0] == pytest.approx(is_s - was_s, rel=0.05, abs=0.05)
-    node_s = end.of("ready") - begin.of("ready")
-    assert node_s == pytest.approx(sum(end.waited_s) - sum(begin.waited_s), rel=0.05, abs=0.05)
+        assert least > 0.1 * SECONDS
+        assert is_between(found_s[1] - found_s[0], least, most)
+    assert is_between(end.of("ready") - begin.of("ready"), sum(least_s), sum(most_s))
+
+
+def waited_between(begin: Look, end: Look) -> tuple[list[float], list[float]]:
+    """How long each process had no CPU between two looks by the kernel's account, at least and at most: it is told by
+    the daemon, of a moment between those before and after each look, which may lie apart on a busy machine."""
+    least = zip(begin.waited_after_s, end.waited_before_s, strict=True)
+    most = zip(begin.waited_before_s, end.waited_after_s, strict=True)
+    return [after - before for before, after in least], [after - before for before, after in most]
+
+
+def is_between(found_s: float, least_s: float, most_s: float) -> bool:
+    """Within a twentieth, and 0.05 s."""
+    return min(0.95 * least_s, least_s - 0.05) <= found_s <= max(1.05 * most_s, most_s + 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +182,13 @@ def test_exact_and_sampled_idleness_are_compared_and_agree(
 ) -> None:
     """Over each 20 s of a process whose every change of n_w is seen."""
     assert exact.poll() is None
-    page = daemon.page_when("a comparison", lambda page: page.value("parprofd_idleness_checks_total"))
+
+    def compared() -> bool:
+        return daemon.page().value("parprofd_idleness_checks_total") > 0
+
+    # while switches are too dear to be followed, as on a busy machine, not every change is seen: it begins anew
+    daemon.wait("a comparison", compared, 5 * WINDOW_SECONDS)
+    page = daemon.page()
     lives_s = time.time() - Process(exact.pid).create_time()
     assert 1 <= page.value("parprofd_idleness_checks_total") <= lives_s / WINDOW_SECONDS
     assert page.value("parprofd_idleness_disagreements_total") == 0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from profiling import ROOT
-from reports import record_command, report_of
+from reports import judge, record_command, report_of
 
 pytestmark = pytest.mark.beside
 
@@ -33,15 +33,24 @@ def installed(folder: Path, group: str) -> str:
     return os.pathsep.join([str(ROOT / "daemon"), str(folder)])
 
 
-def profile(folder: Path, path: str) -> dict[str, Any]:
+def profile(folder: Path, path: str, runtime: str, source: str) -> None:
+    """Run the example with that import path, and check what is said of it. ``source``: of n_w."""
     program, file = folder / "demo", folder / "demo.pb.gz"
     subprocess.run(
         ["gcc", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", CREW / "demo.c", "-o", program],
         check=True,
     )
     command = [*record_command(file, "-F", 499), str(program), str(SECONDS)]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
-    return report_of(file)
+
+    def record() -> dict[str, Any]:
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
+        return report_of(file)
+
+    def check_all(report: dict[str, Any]) -> None:
+        assert (report["process"]["runtime"], report["process"]["n_w_source"]) == (runtime, source)
+        check(report)
+
+    judge(record, check_all)
 
 
 def shares(report: dict[str, Any], metric: str) -> dict[tuple[str, str], float]:
@@ -74,13 +83,9 @@ def check(report: dict[str, Any]) -> None:
 
 
 def test_as_a_runtime_whose_edges_are_probed(folder: Path) -> None:
-    report = profile(folder, installed(folder / "package", "parprof.runtimes"))
-    assert (report["process"]["runtime"], report["process"]["n_w_source"]) == ("crew", "exact")
-    check(report)
+    profile(folder, installed(folder / "package", "parprof.runtimes"), "crew", "exact")
 
 
 def test_as_a_pool_without_probes(folder: Path) -> None:
     """Whose work a thread of the pool does is told by who is seen in the same function."""
-    report = profile(folder, installed(folder / "package", "parprof.pools"))
-    assert (report["process"]["runtime"], report["process"]["n_w_source"]) == ("none", "scheduler")
-    check(report)
+    profile(folder, installed(folder / "package", "parprof.pools"), "none", "scheduler")

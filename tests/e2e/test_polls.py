@@ -297,6 +297,13 @@ def idle_server(mode: str, ports: range) -> Iterator[int]:
             server.kill()
 
 
+def await_sleep(pid: int) -> None:
+    """Until the process sleeps."""
+    stat = Path(f"/proc/{pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "S":
+        time.sleep(0.01)
+
+
 def attached(programs: Iterable[Program], folder: Path) -> dict[Program, dict[str, Any]]:
     """The reports on them, to which one attaches at the same time. They slept before: what is seen of them is what
     ``/proc`` tells."""
@@ -306,7 +313,8 @@ def attached(programs: Iterable[Program], folder: Path) -> dict[Program, dict[st
             (mode, ports): running.enter_context((client if mode in CLIENTS else idle_server)(mode, ports))
             for mode, ports in programs
         }
-        time.sleep(0.1)  # they have said that they are about to wait
+        for pid in pids.values():  # they have said that they are about to wait
+            await_sleep(pid)
         commands = []
         for number, (program, pid) in enumerate(pids.items()):
             profiles[program] = folder / f"{number}.pb.gz"

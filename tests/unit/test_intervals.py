@@ -160,6 +160,20 @@ def test_of_two_waits_that_follow_each_other_none_has_all_of_the_interval() -> N
         assert [part[second] for part in found] == [0, 5, 10, 10]
 
 
+def test_a_wait_that_is_estimated_takes_no_room_of_those_that_were_seen() -> None:
+    """Glimpses saw a part of the later one, and it is told for twice as long as there was time behind the earlier one,
+    which was seen from its begin to its end: that one is where it was, and what there is too much is before it."""
+    seen, estimated = (
+        key(state=ThreadState.BLOCKED)._replace(user=user, glimpse=user - 1) for user in (1, 2)
+    )
+    parts = [CountedInterval(10 * at, 10 * (at + 1)) for at in range(8)]
+    parts[5].facts[seen] = Count(1, 40)
+    parts[7].facts[estimated] = Count(1, 40)
+    found = spread_waits(parts)
+    assert [one.facts.get(seen, Count()).total for one in found] == [0, 0, 10, 10, 10, 10, 0, 0]
+    assert [one.facts.get(estimated, Count()).total for one in found] == [10, 10, 0, 0, 0, 0, 10, 10]
+
+
 def test_waits_of_several_threads_are_in_the_intervals_that_they_took() -> None:
     """Three of them, that are over at once."""
     slept = key(SEVERAL_THREADS, state=ThreadState.BLOCKED)

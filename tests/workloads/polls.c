@@ -101,13 +101,13 @@ static NOINLINE void asks_by_poll(int fd)
 {
 	struct pollfd files[2] = {{.fd = fd, .events = POLLIN}, {.fd = own[0], .events = POLLIN}};
 
-	poll(files, 2, 30000);
+	poll(files, 2, 300000);
 	sink++;
 }
 
 static NOINLINE void asks_by_select(int fd)
 {
-	struct timeval most = {.tv_sec = 30};
+	struct timeval most = {.tv_sec = 300};
 	fd_set files;
 
 	FD_ZERO(&files);
@@ -137,7 +137,7 @@ static NOINLINE void asks_by_epoll(int fd)
 		exit(1);
 	files[2] = more[0];
 	files[3] = pair[0];
-	epoll_wait(watched_by_epoll(files, 4), &found, 1, 30000);
+	epoll_wait(watched_by_epoll(files, 4), &found, 1, 300000);
 	sink += 7;
 }
 
@@ -230,7 +230,7 @@ static NOINLINE void collects_by_poll(const int *reads)
 {
 	struct pollfd files[2] = {{.fd = reads[0], .events = POLLIN}, {.fd = reads[1], .events = POLLIN}};
 
-	poll(files, 2, 30000);
+	poll(files, 2, 300000);
 	sink += 10;
 }
 
@@ -242,7 +242,7 @@ static NOINLINE void collects_by_epoll(const int *reads)
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
 		exit(1);
 	files[2] = pair[0];
-	epoll_wait(watched_by_epoll(files, 3), &found, 1, 30000);
+	epoll_wait(watched_by_epoll(files, 3), &found, 1, 300000);
 	sink += 11;
 }
 
@@ -266,7 +266,7 @@ static NOINLINE void awaits_by_pidfd(pid_t child)
 {
 	struct pollfd one = {.fd = pidfd_of(child), .events = POLLIN};
 
-	poll(&one, 1, 30000);
+	poll(&one, 1, 300000);
 	sink += 12;
 }
 
@@ -278,7 +278,7 @@ static NOINLINE void awaits_by_epoll(pid_t child)
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
 		exit(1);
 	files[2] = pair[0];
-	epoll_wait(watched_by_epoll(files, 3), &found, 1, 30000);
+	epoll_wait(watched_by_epoll(files, 3), &found, 1, 300000);
 	sink += 13;
 }
 
@@ -292,7 +292,7 @@ static NOINLINE void awaits_by_signal(pid_t child)
 	sigaddset(&signals, SIGINT);
 	sigaddset(&signals, SIGTERM);
 	one.fd = signalfd(-1, &signals, 0);
-	poll(&one, 1, 30000);
+	poll(&one, 1, 300000);
 	sink += 14 + (child < 0);
 }
 
@@ -332,7 +332,7 @@ static NOINLINE void waits_for_request(int fd)
 {
 	struct pollfd one = {.fd = fd, .events = POLLIN};
 
-	poll(&one, 1, 30000);
+	poll(&one, 1, 300000);
 	sink += 5;
 }
 
@@ -401,7 +401,7 @@ static NOINLINE void loops_for_request(int fd)
 		exit(1);
 	for (int i = 3; i < 9; i++)
 		files[i] = dup(own[0]);
-	epoll_wait(watched_by_epoll(files, 9), &found, 1, 30000);
+	epoll_wait(watched_by_epoll(files, 9), &found, 1, 300000);
 	sink += 8;
 }
 
@@ -440,7 +440,7 @@ static NOINLINE double waits_to_hand(int set)
 	struct epoll_event found;
 	double begun = now();
 
-	epoll_wait(set, &found, 1, 30000);
+	epoll_wait(set, &found, 1, 300000);
 	return now() - begun;
 }
 

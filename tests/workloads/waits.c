@@ -1,4 +1,5 @@
-/* Waits of known length: what `waits MODE` did, and for how long, it prints as `name seconds` lines. */
+/* Waits of known length: what `waits MODE` did, and for how long, it prints as `name seconds` lines. A thread that was
+ * ready to run, but had no core, did not wait meanwhile. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
@@ -21,9 +22,27 @@ static double now(void)
 	return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
-static void told(const char *name, double since)
+/* For how long this thread was ready to run and had no core so far. */
+static double without_core(void)
 {
-	printf("%s %.6f\n", name, now() - since);
+	FILE *file = fopen("/proc/thread-self/schedstat", "r");
+	unsigned long long delayed;
+
+	if (!file || fscanf(file, "%*u %llu", &delayed) != 1)
+		abort();
+	fclose(file);
+	return delayed * 1e-9;
+}
+
+/* Differences of it are what this thread waited, or had a core. */
+static double with_core(void)
+{
+	return now() - without_core();
+}
+
+static void told(const char *name, double seconds)
+{
+	printf("%s %.6f\n", name, seconds);
 	fflush(stdout);
 }
 
@@ -99,17 +118,17 @@ static void stall(void)
 	double begun, half = 0.5;
 	pthread_t thread;
 
-	begun = now();
+	begun = with_core();
 	sleeps_here(0.6);
-	told("sleeps_here", begun);
-	begun = now();
+	told("sleeps_here", with_core() - begun);
+	begun = with_core();
 	reads_here(0);
-	told("reads_here", begun);
+	told("reads_here", with_core() - begun);
 	begun = now();
 	pthread_create(&thread, 0, computes, &half);
 	compute(half);
 	pthread_join(thread, 0);
-	told("compute", begun);
+	told("compute", now() - begun);
 }
 
 /* Two processes that each keep a core busy, and a parent that waits for them. */
@@ -124,7 +143,7 @@ static void tree(void)
 		}
 	while (wait(0) > 0)
 		;
-	told("compute", begun);
+	told("compute", now() - begun);
 }
 
 /* One long wait among thousands of short ones, from call paths of the same depth. */
@@ -133,11 +152,12 @@ static void rare(void)
 	double begun, shorts = 0.0;
 
 	for (int i = 0; i < 4000; i++) {
-		begun = now();
 		if (i == 3000) {
+			begun = with_core();
 			long_wait_here(0.5);
-			told("long_wait_here", begun);
+			told("long_wait_here", with_core() - begun);
 		} else {
+			begun = now();
 			short_waits_here(0.00002);
 			shorts += now() - begun;
 		}
@@ -148,10 +168,10 @@ static void rare(void)
 
 static void requests(void)
 {
-	double begun = now();
+	double begun = with_core();
 
 	polls_here(0.5);
-	told("polls_here", begun);
+	told("polls_here", with_core() - begun);
 	compute(0.2);
 }
 
@@ -175,10 +195,10 @@ static void stopped(void)
 	printf("pid %d\n", getpid());
 	fflush(stdout);
 	stops_here();
-	told("stops_here", begun);
+	told("stops_here", now() - begun);
 	begun = now();
 	compute(0.6);
-	told("compute", begun);
+	told("compute", now() - begun);
 	tell_awake();
 }
 
@@ -209,7 +229,7 @@ static void block_another(void)
 	if (pipe(never) || pthread_create(&thread, 0, blocks, 0))
 		abort();
 	compute(0.5);
-	told("blocks_here", blocked_since);
+	told("blocks_here", now() - blocked_since);
 }
 
 /* The process ends while a thread of it sleeps. */
@@ -228,10 +248,10 @@ static void execs(void)
 
 static void *sleeps(void *seconds)
 {
-	double begun = now();
+	double begun = with_core();
 
 	sleeps_here(*(double *)seconds);
-	told("sleeps_here", begun);
+	told("sleeps_here", with_core() - begun);
 	return 0;
 }
 
@@ -260,7 +280,7 @@ static void debugged(void)
 	printf("pid %d\n", getpid());
 	fflush(stdout);
 	compute(1.2);
-	told("compute", begun);
+	told("compute", now() - begun);
 	tell_awake();
 }
 
@@ -323,10 +343,10 @@ static const struct way {
 static void *waits_in(void *way)
 {
 	const struct way *one = way;
-	double begun = now();
+	double begun = with_core();
 
 	one->wait();
-	told(one->name, begun);
+	told(one->name, with_core() - begun);
 	return 0;
 }
 

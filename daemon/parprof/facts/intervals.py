@@ -152,7 +152,8 @@ def spread_waits(intervals: Iterable[CountedInterval]) -> list[CountedInterval]:
     A thread cannot have slept for longer than an interval takes, nor can nobody have worked for longer than n_w was 0
     in it. What is more than that was before. Of several threads each wait may have taken all of it. Of one thread's
     waits in an interval, nobody knows when the one was over and the next began: those that want more than there is room
-    for get equal parts.
+    for get equal parts. Waits that were seen come first: one of which glimpses saw a part is told for as long as it is
+    likely to have taken with what nobody saw, and would displace all that were before it if that is too much.
     """
     earlier: dict[SampleKey, int] = {}
     sleeping: dict[SampleKey, int] = {}
@@ -176,11 +177,15 @@ def spread_waits(intervals: Iterable[CountedInterval]) -> list[CountedInterval]:
             rooms_ns[whose] = room_ns
             together.setdefault(whose, []).append((key, count.total + earlier.pop(key, 0)))
         for whose, those in together.items():
-            got = _fitted([wanted for _, wanted in those], rooms_ns[whose]) if at else [ns for _, ns in those]
-            for (key, wanted), ns in zip(those, got, strict=True):
-                if wanted > ns:
-                    earlier[key] = wanted - ns
-                _set_total(part, key, waits.get(key) or Count(), ns)
+            room_ns = rooms_ns[whose]
+            for is_estimated in (False, True):
+                alike = [(key, wanted) for key, wanted in those if bool(key.glimpse) == is_estimated]
+                got = _fitted([wanted for _, wanted in alike], room_ns) if at else [ns for _, ns in alike]
+                room_ns -= sum(got)
+                for (key, wanted), ns in zip(alike, got, strict=True):
+                    if wanted > ns:
+                        earlier[key] = wanted - ns
+                    _set_total(part, key, waits.get(key) or Count(), ns)
     return out
 
 
