@@ -6,9 +6,9 @@
  * Who finds what it would have waited for need not wait, and makes no call but for the mutex's. Whether it looked for
  * it at all, or for what, nobody knows: in general that is no order. But where threads take turns it is, and these look
  * like nothing else: between a thread's taking of the mutex and its signal no other comes as far as that, and none
- * signals twice without a wait, or another's signal, in between. As long as the threads of a mutex do so (all but one in
- * eight times), who takes it and has waited with it before goes on with the path of the last signal, and so does who
- * was woken.
+ * signals twice without a wait, or another's signal, in between. As long as the threads of a mutex do so (all but one
+ * in 32 times: the sides of a buffer, too, may go in step for long where a core is busy), who takes it and has waited
+ * with it before goes on with the path of the last signal, and so does who was woken.
  *
  * A barrier is known by its broadcast: who makes it waits there in other rounds, all others do now, and in most rounds,
  * and those that are woken seldom wait again at once. Only the last one to come makes it, and need not have the longest
@@ -25,7 +25,7 @@
 
 #define CONDITIONS 1024 /* that are told apart */
 #define GUARDS 256	/* mutexes with which threads wait */
-#define DISTURBED 8	/* one in so many turns may be none */
+#define DISTURBED 32	/* one in so many turns may be none */
 #define OWN_CONDITIONS 4
 
 /* A mutex with which threads wait for conditions. */
@@ -205,11 +205,20 @@ static void signal_guard(struct thread *self, struct guard *guard)
 	spin_unlock(&guard->lock);
 }
 
+/* So many wait, and nobody has signalled for them. Who was told and waits for a core still counts as one that waits: with
+ * few cores that may take as long as the whole time until those who told it wait themselves. */
+static uint32_t untold(const struct condition *condition)
+{
+	uint32_t told = condition->signals.count;
+
+	return condition->waiting > told ? condition->waiting - told : 0;
+}
+
 /* Where threads wait their turn, or for something to do, most find that it is another's, and wait again; and one side of
- * a buffer tells the other also while that works. */
+ * a buffer tells the other also while that works, or has been told already. */
 static bool is_barrier_of(const struct condition *condition)
 {
-	return condition->waiting && condition->waiting + 1 >= condition->members && has_waited_at(condition) &&
+	return untold(condition) && untold(condition) + 1 >= condition->members && has_waited_at(condition) &&
 	       condition->in_vain + condition->unheard <= condition->broadcasts / 4;
 }
 
@@ -217,7 +226,7 @@ static void broadcast(struct condition *condition, struct frame *frame)
 {
 	struct group *asleep = &condition->asleep;
 
-	condition->unheard += !condition->waiting || condition->waiting + 1 < condition->members;
+	condition->unheard += !untold(condition) || untold(condition) + 1 < condition->members;
 	if (is_barrier_of(condition))
 		span_take_path(frame, asleep->best, &asleep->best_prof, asleep->best_calls);
 	atomic_store(&asleep->best, 0);
@@ -238,7 +247,6 @@ static void signal_path(struct thread *self, pthread_cond_t *key, bool is_for_al
 {
 	struct condition *condition = condition_of(key, false);
 	struct guard *guard;
-	uint32_t missing;
 
 	if (!condition)
 		return;
@@ -249,9 +257,8 @@ static void signal_path(struct thread *self, pthread_cond_t *key, bool is_for_al
 		atomic_store_explicit(&condition->is_for_any, true, memory_order_relaxed);
 	if (is_for_all)
 		broadcast(condition, self->frame);
-	missing = condition->waiting > condition->signals.count ? condition->waiting - condition->signals.count : 0;
-	if (missing)
-		span_tokens_leave(&condition->signals, self->frame, is_for_all ? missing : 1);
+	if (untold(condition))
+		span_tokens_leave(&condition->signals, self->frame, is_for_all ? untold(condition) : 1);
 	spin_unlock(&condition->lock);
 	if (guard)
 		signal_guard(self, guard);

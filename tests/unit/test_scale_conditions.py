@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,6 +35,32 @@ def test_turns(directory: Path, form: str, threads: int) -> None:
 def test_no_turns_two_sides_of_a_buffer(directory: Path, form: str) -> None:
     """Both work all the time: x2. Who was woken late is not behind all that was signalled meanwhile: that was x1.5."""
     assert 1.85 < speedup(run(directory, 2, "span_conditions", form, "100", "2", clock="")) < 2.05
+
+
+@contextmanager
+def one_busy_core() -> Iterator[None]:
+    """What is started meanwhile has one core, and two processes beside it that take what they can get of that.
+
+    Who is woken there has to wait for the core, and goes on when those who woke it wait themselves.
+    """
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+        os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize("form", ["buffer", "loud_buffer"])
+def test_who_was_told_and_waits_for_a_core_does_not_wait_for_others(directory: Path, form: str) -> None:
+    """It was taken for one that waits, and the buffer, both sides of which told each other, for a barrier: x1.1."""
+    with one_busy_core():
+        record = run(directory, 2, "span_conditions", form, "100", "2", clock="")
+    assert 1.85 < speedup(record) < 2.05
 
 
 def test_no_turns_of_a_pool(directory: Path) -> None:
