@@ -73,6 +73,27 @@ def test_who_of_a_pool_took_a_task_is_chance(directory: Path) -> None:
     assert 3.7 < speedup(run(directory, 4, "span_conditions", "late_pool", "100", "5", clock="")) < 4.2
 
 
+@pytest.mark.parametrize("workers", [2, 8, 63])
+def test_who_of_a_pool_took_a_task_is_chance_where_all_are_called_for_each(
+    directory: Path, workers: int
+) -> None:
+    """All but one are late for the first half of 800 tasks: that was x1.3, x1.8 and x4 to x34.
+
+    Each task takes so long that the lock, which all those take that are called in vain, is no bound.
+    """
+    record = run(directory, workers, "span_conditions", "called_pool", "500", str(workers + 1), clock="")
+    assert speedup(record) == pytest.approx(workers, rel=0.08)
+
+
+@pytest.mark.parametrize("workers", [3, 8, 63])
+def test_whose_task_it_is_is_no_chance_where_all_are_called_and_one_is_meant(
+    directory: Path, workers: int
+) -> None:
+    """One of them has half of all tasks."""
+    record = run(directory, workers, "span_conditions", "mailboxes", "200", str(workers + 1), clock="")
+    assert speedup(record) == pytest.approx(2, rel=0.08)
+
+
 def test_serial_code_between_the_tasks_of_a_pool(directory: Path) -> None:
     """Ten times 40 tasks, and then the work of two alone: the longest path has one task, and those two, ten times.
 
