@@ -567,6 +567,7 @@ void span_forget_crews(void);
 /* conditions (span_conditions.c) */
 void span_guard_locked(struct thread *self, pthread_mutex_t *mutex);
 void span_guard_unlocking(struct thread *self, pthread_mutex_t *mutex);
+void span_guard_unlocked(struct thread *self);
 
 /* waits by the kernel's futex (span_futex.c) */
 void span_prepare_waits(void);

@@ -6,9 +6,9 @@
  * Who finds what it would have waited for need not wait, and makes no call but for the mutex's. Whether it looked for
  * it at all, or for what, nobody knows: in general that is no order. But where threads take turns it is, and these look
  * like nothing else: between a thread's taking of the mutex and its signal no other comes as far as that, and none
- * signals twice without a wait, or another's signal, in between. As long as the threads of a mutex do so (all but one in
- * eight times), who takes it and has waited with it before goes on with the path of the last signal, and so does who
- * was woken.
+ * signals twice without a wait, or another's signal, in between. As long as the threads of a mutex do so (all but one
+ * in 32 times: the sides of a buffer, too, may go in step for long where a core is busy), who takes it and has waited
+ * with it before goes on with the path of the last signal, and so does who was woken.
  *
  * A barrier is known by its broadcast: who makes it waits there in other rounds, all others do now, and in most rounds,
  * and those that are woken seldom wait again at once. Only the last one to come makes it, and need not have the longest
@@ -16,17 +16,27 @@
  *
  * A signal, other than a broadcast, wakes any one of those that wait: who makes one where several have says that each
  * of them will do. What these take is an item (see span_begin_item), whenever they give the mutex back, unless they
- * signal the condition themselves, too, as where it is a lock.
+ * signal the condition themselves, too, as where it is a lock. A broadcast says the same where those whom it woke take
+ * what there is as they come: the first ones go on, and the others wait again. Where somebody goes on though another came
+ * before it, and waited again, it is the one that was meant, as with a mailbox for each. A pool's tasks are made faster
+ * than threads wake up: so that this is seen, who makes one of the first broadcasts lets them come as far.
  */
 #define _GNU_SOURCE
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "span.h"
 
 #define CONDITIONS 1024 /* that are told apart */
 #define GUARDS 256	/* mutexes with which threads wait */
-#define DISTURBED 8	/* one in so many turns may be none */
+#define DISTURBED 32	/* one in so many turns may be none */
 #define OWN_CONDITIONS 4
+#define CHOSEN 8 /* one in so many broadcasts of a queue may seem to be for somebody: what it tells is there before it */
+#define FIRST_COME 6 /* of two mailboxes the right one may come first by chance */
+#define AWAITED 8 /* broadcasts, of each condition */
+#define AWAIT_NS 50000 /* at a time, and so many times for each of these */
+#define AWAIT_TIMES 1000
 
 /* A mutex with which threads wait for conditions. */
 struct guard {
@@ -55,6 +65,15 @@ struct condition {
 	uint32_t members;	    /* so many have waited */
 	uint32_t broadcasts, in_vain;
 	uint32_t unheard; /* so many broadcasts came while some of the members did not wait */
+	/* of those that the last broadcast woke: */
+	uint32_t called, unshown; /* how many these were, and of how many is not known yet what they do */
+	bool has_gone_on, has_waited_again; /* one of them */
+	bool is_late;			    /* one waited again after another had gone on */
+	bool is_passed_by;		    /* one went on after another had waited again */
+	uint32_t first_come, chosen;	    /* so many broadcasts before went to who came first; and so many did not */
+	_Atomic bool is_queue;		    /* most of them, and who waits does not signal */
+	struct thread *caller;		    /* the last that made one and has never waited */
+	uint32_t awaited;
 };
 
 static struct condition conditions[CONDITIONS];
@@ -64,6 +83,8 @@ static __thread struct condition *own_conditions[OWN_CONDITIONS]; /* at which th
 static __thread uint32_t own_condition_next;
 static __thread struct condition *told_at; /* where it was woken last */
 static __thread uint64_t told_total;
+static __thread bool is_told; /* and has not given back the mutex since */
+static __thread struct condition *awaited_at; /* those that it has woken there shall get on, once it has no mutex */
 static __thread uint64_t slept_order; /* of the last signal before this thread began to wait */
 
 static struct condition *condition_of(pthread_cond_t *key, bool is_made)
@@ -81,10 +102,14 @@ static struct condition *condition_of(pthread_cond_t *key, bool is_made)
 		condition->computation = span_posix_computation();
 		condition->waiting = 0;
 		condition->guard = NULL;
-		condition->waiter = NULL;
+		condition->waiter = condition->caller = NULL;
 		condition->is_shared = false;
 		atomic_store(&condition->is_for_any, false);
 		atomic_store(&condition->is_given_back, false);
+		atomic_store(&condition->is_queue, false);
+		condition->has_gone_on = condition->has_waited_again = false;
+		condition->is_late = condition->is_passed_by = false;
+		condition->first_come = condition->chosen = condition->awaited = condition->called = condition->unshown = 0;
 		if (!condition->asleep.best_prof.room)
 			prof_init(&condition->asleep.best_prof);
 		condition->members = condition->broadcasts = condition->in_vain = 0;
@@ -143,7 +168,8 @@ static bool has_waited_with(const struct guard *guard)
 
 static bool has_items(const struct condition *condition)
 {
-	return atomic_load_explicit(&condition->is_for_any, memory_order_relaxed) &&
+	return (atomic_load_explicit(&condition->is_for_any, memory_order_relaxed) ||
+		atomic_load_explicit(&condition->is_queue, memory_order_relaxed)) &&
 	       !atomic_load_explicit(&condition->is_given_back, memory_order_relaxed);
 }
 
@@ -154,6 +180,77 @@ static bool has_items_with(const struct guard *guard)
 			return true;
 	}
 	return false;
+}
+
+/* who of those that were woken goes on */
+
+/* What the broadcast before has shown is known now. */
+static void end_broadcast(struct condition *condition)
+{
+	condition->first_come += condition->is_late && !condition->is_passed_by;
+	condition->chosen += condition->is_passed_by;
+	condition->has_gone_on = condition->has_waited_again = condition->is_late = condition->is_passed_by = false;
+	atomic_store_explicit(&condition->is_queue,
+			      condition->first_come >= FIRST_COME && condition->chosen * CHOSEN < condition->first_come,
+			      memory_order_relaxed);
+}
+
+/* This thread was woken and has given back the mutex. */
+static void note_going_on(void)
+{
+	struct condition *condition = told_at;
+
+	is_told = false;
+	spin_lock(&condition->lock);
+	condition->unshown -= condition->unshown > 0;
+	condition->is_passed_by |= condition->has_waited_again;
+	condition->has_gone_on = true;
+	spin_unlock(&condition->lock);
+}
+
+/* It waits again without having done anything. */
+static void wait_in_vain(struct condition *condition)
+{
+	condition->in_vain++;
+	condition->has_waited_again |= is_told;
+	condition->is_late |= is_told && condition->has_gone_on;
+}
+
+/* Whether all that the last broadcast woke have come (who comes after the next one says nothing of this), and those of a
+ * queue that went on are back: with one that waits nothing is to be seen. */
+static bool has_shown(struct condition *condition)
+{
+	bool is_so;
+
+	spin_lock(&condition->lock);
+	is_so = !condition->unshown && (!condition->has_waited_again || condition->waiting >= condition->called);
+	spin_unlock(&condition->lock);
+	return is_so;
+}
+
+/* Not at the first one: who is kept comes late to a barrier, and would make the next one, too. */
+static void await_for(struct condition *condition, struct thread *self)
+{
+	if (condition->caller == self) {
+		condition->awaited++;
+		awaited_at = condition;
+	}
+	condition->caller = self;
+}
+
+/* Those that the thread has woken shall get the mutex. If all of them go on nobody is kept again. */
+static void await_told(void)
+{
+	struct timespec nap = {0, AWAIT_NS};
+	struct condition *condition = awaited_at;
+
+	awaited_at = NULL;
+	for (int i = 0; i < AWAIT_TIMES && !has_shown(condition); i++)
+		syscall(SYS_nanosleep, &nap, NULL);
+	spin_lock(&condition->lock);
+	if (!condition->has_waited_again)
+		condition->awaited = AWAITED;
+	spin_unlock(&condition->lock);
 }
 
 /* The thread has the mutex. */
@@ -184,9 +281,17 @@ void span_guard_unlocking(struct thread *self, pthread_mutex_t *mutex)
 			guard->disturbed++;
 		guard->inside = self;
 	}
+	if (is_told && told_at->guard == guard)
+		note_going_on();
 	if (!guard->has_taken && has_items_with(guard))
 		span_begin_item(self);
 	spin_unlock(&guard->lock);
+}
+
+void span_guard_unlocked(struct thread *self)
+{
+	if (UNLIKELY(awaited_at != NULL) && !self->held_count)
+		await_told();
 }
 
 static void signal_guard(struct thread *self, struct guard *guard)
@@ -205,11 +310,20 @@ static void signal_guard(struct thread *self, struct guard *guard)
 	spin_unlock(&guard->lock);
 }
 
+/* So many wait, and nobody has signalled for them. Who was told and waits for a core still counts as one that waits: with
+ * few cores that may take as long as the whole time until those who told it wait themselves. */
+static uint32_t untold(const struct condition *condition)
+{
+	uint32_t told = condition->signals.count;
+
+	return condition->waiting > told ? condition->waiting - told : 0;
+}
+
 /* Where threads wait their turn, or for something to do, most find that it is another's, and wait again; and one side of
- * a buffer tells the other also while that works. */
+ * a buffer tells the other also while that works, or has been told already. */
 static bool is_barrier_of(const struct condition *condition)
 {
-	return condition->waiting && condition->waiting + 1 >= condition->members && has_waited_at(condition) &&
+	return untold(condition) && untold(condition) + 1 >= condition->members && has_waited_at(condition) &&
 	       condition->in_vain + condition->unheard <= condition->broadcasts / 4;
 }
 
@@ -217,7 +331,7 @@ static void broadcast(struct condition *condition, struct frame *frame)
 {
 	struct group *asleep = &condition->asleep;
 
-	condition->unheard += !condition->waiting || condition->waiting + 1 < condition->members;
+	condition->unheard += !untold(condition) || untold(condition) + 1 < condition->members;
 	if (is_barrier_of(condition))
 		span_take_path(frame, asleep->best, &asleep->best_prof, asleep->best_calls);
 	atomic_store(&asleep->best, 0);
@@ -229,7 +343,9 @@ static void begin_sleep(struct condition *condition, struct thread *self)
 	if (!condition->waiting++)
 		atomic_store(&condition->asleep.best, 0);
 	if (told_at == condition && self->total - told_total < SPAN_LOOK_CYCLES)
-		condition->in_vain++;
+		wait_in_vain(condition);
+	condition->unshown -= is_told && told_at == condition && condition->unshown > 0;
+	is_told = false;
 	slept_order = condition->signals.last_order;
 	span_report(&condition->asleep, self->frame);
 }
@@ -238,7 +354,6 @@ static void signal_path(struct thread *self, pthread_cond_t *key, bool is_for_al
 {
 	struct condition *condition = condition_of(key, false);
 	struct guard *guard;
-	uint32_t missing;
 
 	if (!condition)
 		return;
@@ -247,11 +362,14 @@ static void signal_path(struct thread *self, pthread_cond_t *key, bool is_for_al
 		atomic_store_explicit(&condition->is_given_back, true, memory_order_relaxed);
 	else if (!is_for_all && condition->is_shared)
 		atomic_store_explicit(&condition->is_for_any, true, memory_order_relaxed);
+	else if (is_for_all && condition->waiting > 1 && condition->awaited < AWAITED)
+		await_for(condition, self);
+	end_broadcast(condition);
 	if (is_for_all)
 		broadcast(condition, self->frame);
-	missing = condition->waiting > condition->signals.count ? condition->waiting - condition->signals.count : 0;
-	if (missing)
-		span_tokens_leave(&condition->signals, self->frame, is_for_all ? missing : 1);
+	condition->called = condition->unshown = condition->waiting;
+	if (untold(condition))
+		span_tokens_leave(&condition->signals, self->frame, is_for_all ? untold(condition) : 1);
 	spin_unlock(&condition->lock);
 	if (guard)
 		signal_guard(self, guard);
@@ -300,6 +418,7 @@ static void end_cond_wait(struct thread *self, pthread_cond_t *key, pthread_mute
 		condition->waiting -= condition->waiting > 0;
 		told_at = condition;
 		told_total = self->total;
+		is_told = is_signalled;
 		spin_unlock(&condition->lock);
 	}
 	guard = guard_of(mutex, false);
@@ -324,6 +443,7 @@ static void end_cond_wait(struct thread *self, pthread_cond_t *key, pthread_mute
 		span_end_strand(self);                                                                                \
 		signal_path(self, condition, is_for_all);                                                             \
 		result = call(condition);                                                                             \
+		span_guard_unlocked(self);                                                                            \
 		span_begin_strand(self);                                                                              \
 		return result;                                                                                        \
 	}

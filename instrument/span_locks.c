@@ -134,7 +134,7 @@ GIVE(__kmpc_atomic_end, (void), ATOMIC)
 		span_begin_strand(self);                                                                              \
 		return failure;                                                                                       \
 	}
-#define GIVE_LOCK(name, type, before)                                                                                 \
+#define GIVE_LOCK(name, type, before, after)                                                                                \
 	EXPORT int name(type *lock)                                                                                   \
 	{                                                                                                             \
 		LOCK_CALL(name, (type *));                                                                            \
@@ -146,6 +146,7 @@ GIVE(__kmpc_atomic_end, (void), ATOMIC)
 		before;                                                                                               \
 		failure = call(lock);                                                                                 \
 		span_after_unlock(self);                                                                              \
+		after;                                                                                                \
 		span_begin_strand(self);                                                                              \
 		return failure;                                                                                       \
 	}
@@ -173,11 +174,11 @@ TAKE_LOCK(pthread_mutex_lock, has_taken_mutex, (pthread_mutex_t * mutex), mutex,
 TAKE_LOCK(pthread_mutex_trylock, has_taken_mutex, (pthread_mutex_t * mutex), mutex, mutex)
 TAKE_LOCK(pthread_mutex_timedlock, has_taken_mutex, (pthread_mutex_t * mutex, UNTIL), mutex, mutex, until)
 TAKE_LOCK(pthread_mutex_clocklock, has_taken_mutex, (pthread_mutex_t * mutex, BY_CLOCK), mutex, mutex, clock, until)
-GIVE_LOCK(pthread_mutex_unlock, pthread_mutex_t, span_guard_unlocking(self, lock))
+GIVE_LOCK(pthread_mutex_unlock, pthread_mutex_t, span_guard_unlocking(self, lock), span_guard_unlocked(self))
 
 TAKE_LOCK(pthread_spin_lock, excludes_others, (pthread_spinlock_t * lock), lock, lock)
 TAKE_LOCK(pthread_spin_trylock, excludes_others, (pthread_spinlock_t * lock), lock, lock)
-GIVE_LOCK(pthread_spin_unlock, pthread_spinlock_t, (void)0)
+GIVE_LOCK(pthread_spin_unlock, pthread_spinlock_t, (void)0, (void)0)
 
 #define READ(name, ...) TAKE_LOCK(name, reads_beside_others, __VA_ARGS__)
 #define WRITE(name, ...) TAKE_LOCK(name, excludes_others, __VA_ARGS__)
@@ -189,4 +190,4 @@ WRITE(pthread_rwlock_wrlock, (pthread_rwlock_t * lock), lock, lock)
 WRITE(pthread_rwlock_trywrlock, (pthread_rwlock_t * lock), lock, lock)
 WRITE(pthread_rwlock_timedwrlock, (pthread_rwlock_t * lock, UNTIL), lock, lock, until)
 WRITE(pthread_rwlock_clockwrlock, (pthread_rwlock_t * lock, BY_CLOCK), lock, lock, clock, until)
-GIVE_LOCK(pthread_rwlock_unlock, pthread_rwlock_t, (void)0)
+GIVE_LOCK(pthread_rwlock_unlock, pthread_rwlock_t, (void)0, (void)0)

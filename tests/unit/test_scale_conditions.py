@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,6 +37,32 @@ def test_no_turns_two_sides_of_a_buffer(directory: Path, form: str) -> None:
     assert 1.85 < speedup(run(directory, 2, "span_conditions", form, "100", "2", clock="")) < 2.05
 
 
+@contextmanager
+def one_busy_core() -> Iterator[None]:
+    """What is started meanwhile has one core, and two processes beside it that take what they can get of that.
+
+    Who is woken there has to wait for the core, and goes on when those who woke it wait themselves.
+    """
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+        os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize("form", ["buffer", "loud_buffer"])
+def test_who_was_told_and_waits_for_a_core_does_not_wait_for_others(directory: Path, form: str) -> None:
+    """It was taken for one that waits, and the buffer, both sides of which told each other, for a barrier: x1.1."""
+    with one_busy_core():
+        record = run(directory, 2, "span_conditions", form, "100", "2", clock="")
+    assert 1.85 < speedup(record) < 2.05
+
+
 def test_no_turns_of_a_pool(directory: Path) -> None:
     """Seven of eight threads work, as much each."""
     assert 6.3 < speedup(run(directory, 8, "span_conditions", "pool", "100", "8", clock="")) < 7.2
@@ -40,6 +71,27 @@ def test_no_turns_of_a_pool(directory: Path) -> None:
 def test_who_of_a_pool_took_a_task_is_chance(directory: Path) -> None:
     """One of four threads has most of the tasks, since the others were late: that was x1.2 to x1.5."""
     assert 3.7 < speedup(run(directory, 4, "span_conditions", "late_pool", "100", "5", clock="")) < 4.2
+
+
+@pytest.mark.parametrize("workers", [2, 8, 63])
+def test_who_of_a_pool_took_a_task_is_chance_where_all_are_called_for_each(
+    directory: Path, workers: int
+) -> None:
+    """All but one are late for the first half of 800 tasks: that was x1.3, x1.8 and x4 to x34.
+
+    Each task takes so long that the lock, which all those take that are called in vain, is no bound.
+    """
+    record = run(directory, workers, "span_conditions", "called_pool", "500", str(workers + 1), clock="")
+    assert speedup(record) == pytest.approx(workers, rel=0.08)
+
+
+@pytest.mark.parametrize("workers", [3, 8, 63])
+def test_whose_task_it_is_is_no_chance_where_all_are_called_and_one_is_meant(
+    directory: Path, workers: int
+) -> None:
+    """One of them has half of all tasks."""
+    record = run(directory, workers, "span_conditions", "mailboxes", "200", str(workers + 1), clock="")
+    assert speedup(record) == pytest.approx(2, rel=0.08)
 
 
 def test_serial_code_between_the_tasks_of_a_pool(directory: Path) -> None:

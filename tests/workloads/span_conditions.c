@@ -201,7 +201,66 @@ static void *late_pool(void *number)
 	}
 }
 
-/* The same, ten times: after each tenth the first thread works alone for as long as two tasks take. */
+/* The first thread makes tasks, and wakes all others for each; who is free takes the next. All but one are late. */
+static void *called_pool(void *number)
+{
+	if (!number)
+		usleep(200000); /* the others wait by then */
+	for (long task = 0; !number && task < 2 * ITEMS; task++) {
+		pthread_mutex_lock(&mutex);
+		queued++;
+		held = task == 2 * ITEMS - 1;
+		pthread_mutex_unlock(&mutex);
+		pthread_cond_broadcast(&changed);
+	}
+	while (number) {
+		pthread_mutex_lock(&mutex);
+		while (!queued && !held)
+			pthread_cond_wait(&changed, &mutex);
+		if (!queued) {
+			pthread_mutex_unlock(&mutex);
+			return NULL;
+		}
+		queued--;
+		pthread_mutex_unlock(&mutex);
+		if ((long)number > 1 && queued > ITEMS)
+			usleep(100000);
+		work_us(n);
+	}
+	return NULL;
+}
+
+/* The first thread gives each of the others tasks of its own, of which the second has as many as all others together, and
+ * wakes all for each. */
+static void *mailboxes(void *number)
+{
+	static long given[MAX_THREADS];
+
+	if (!number)
+		usleep(200000);
+	for (long task = 0; !number && task < ITEMS; task++) {
+		pthread_mutex_lock(&mutex);
+		given[task % 2 ? 1 : 2 + task / 2 % (threads - 2)]++;
+		held = task == ITEMS - 1;
+		pthread_mutex_unlock(&mutex);
+		pthread_cond_broadcast(&changed);
+	}
+	while (number) {
+		pthread_mutex_lock(&mutex);
+		while (!given[(long)number] && !held)
+			pthread_cond_wait(&changed, &mutex);
+		if (!given[(long)number]) {
+			pthread_mutex_unlock(&mutex);
+			return NULL;
+		}
+		given[(long)number]--;
+		pthread_mutex_unlock(&mutex);
+		work_us(n);
+	}
+	return NULL;
+}
+
+/* The same as of the late pool, ten times: after each tenth the first thread works alone for as long as two tasks take. */
 static void *late_batches(void *number)
 {
 	for (long batch = 1; !number && batch <= 10; batch++) {
@@ -287,6 +346,7 @@ int main(int count, char **arguments)
 		{"turns_inside", turns_inside}, {"turns", turns}, {"turns_by_name", turns_by_name},
 		{"buffer", buffer}, {"loud_buffer", loud_buffer}, {"half_locked", half_locked}, {"pool", pool},
 		{"late_pool", late_pool}, {"late_batches", late_batches},
+		{"called_pool", called_pool}, {"mailboxes", mailboxes},
 		{"barrier", barrier}, {"announced", announced},
 	};
 	void *(*body)(void *) = NULL;

@@ -119,6 +119,23 @@ static void guided(long n)
 		work(1000);
 }
 
+/* The same; it says how long all threads worked by their own clocks, and for how long the one that did most. */
+static void timed_guided(long n)
+{
+	double all = 0, most = 0;
+
+#pragma omp parallel reduction(+ : all) reduction(max : most)
+	{
+		double cpu = seconds(CLOCK_THREAD_CPUTIME_ID);
+
+#pragma omp for schedule(guided) nowait
+		for (long i = 0; i < n; i++)
+			work(1000);
+		all = most = seconds(CLOCK_THREAD_CPUTIME_ID) - cpu;
+	}
+	printf("all %.9f most %.9f\n", all, most);
+}
+
 /* Each iteration holds the lock for a quarter of its time. */
 static void critical(long n)
 {
@@ -432,7 +449,7 @@ static const struct {
 	const char *name;
 	void (*run)(long);
 } forms[] = {
-	{"triangle", triangle},	  {"large_chunk", large_chunk}, {"guided", guided},	  {"nowait", nowait},	  {"tests", tests},	  {"critical", critical},
+	{"triangle", triangle},	  {"large_chunk", large_chunk}, {"guided", guided},	  {"timed_guided", timed_guided}, {"nowait", nowait},	  {"tests", tests},	  {"critical", critical},
 	{"wavefront", wavefront}, {"pipeline", pipeline},	{"fib", call_fib},	  {"multiply", call_multiply},
 	{"quicksort", quicksort}, {"sections", sections},	{"taskloop", taskloop},	  {"nested", nested},
 	{"ordered", ordered},	  {"exits", exits},		{"waits", waits},	  {"procs", procs},
