@@ -337,7 +337,6 @@ def test_worker_killed_between_requests(program: Path, cache: DsoCache) -> None:
 FAKE_WORKER = """
 import os, socket, sys, time
 sys.path.insert(0, {package!r})
-from parprof.symbols.worker import DebugFile
 from parprof.workers import protocol
 connection = socket.socket(fileno=int(sys.argv[1]))
 while (received := protocol.receive(connection)) is not None:
@@ -363,18 +362,24 @@ while (received := protocol.receive(connection)) is not None:
 def test_worker_failures(
     how: str, always: bool, program: Path, cache: DsoCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A worker that hangs costs as long as it may take for a file. The next one, from its start to its answer, may take
+    no longer, which on a busy machine it does: then both may take longer."""
     fake_worker(how, always, tmp_path, monkeypatch)
     dso = open_dso(cache, program)
-    watch = Stopwatch()
-    with Symbolizer(file_seconds=0.6) as symbolizer:
-        frames = symbolizer.frames(dso, 0x1234, False)
-        assert frames[-1].name == ("program+0x1234" if always else "from the table")
-        assert symbolizer.problems.keys() == {str(program)}
-        again = symbolizer.frames(dso, 0x1235, False)  # the file is known to be bad: no second wait
-        assert again[-1].name == ("program+0x1235" if always else "from the table")
-        pid = symbolizer.worker_pid
-    assert watch.seconds < 4
-    assert not pid or not Path(f"/proc/{pid}").exists()
+    for file_seconds in (0.6, 1.5, 4.0) if how == "hang" else (10.0,):
+        watch = Stopwatch()
+        with Symbolizer(file_seconds=file_seconds) as symbolizer:
+            frames = symbolizer.frames(dso, 0x1234, False)
+            assert symbolizer.problems.keys() == {str(program)}
+            again = symbolizer.frames(dso, 0x1235, False)  # the file is known to be bad: no second wait
+            pid = symbolizer.worker_pid
+        assert watch.seconds < (2 * file_seconds + 2.8 if how == "hang" else 4)
+        assert not pid or not Path(f"/proc/{pid}").exists()
+        expected = ["program+0x1234", "program+0x1235"] if always else ["from the table"] * 2
+        found = [frames[-1].name, again[-1].name]
+        if found == expected:
+            break
+    assert found == expected
 
 
 def fake_worker(how: str, always: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
