@@ -7,7 +7,7 @@
  * it at all, or for what, nobody knows: in general that is no order. But where threads take turns it is, and these look
  * like nothing else: between a thread's taking of the mutex and its signal no other comes as far as that, and none
  * signals twice without a wait, or another's signal, in between. As long as the threads of a mutex do so (all but one
- * in 32 times: the sides of a buffer, too, may go in step for long where a core is busy), who takes it and has waited
+ * in 16 times: the sides of a buffer, too, may go in step for long where a core is busy), who takes it and has waited
  * with it before goes on with the path of the last signal, and so does who was woken.
  *
  * A barrier is known by its broadcast: who makes it waits there in other rounds, all others do now, and in most rounds,
@@ -30,7 +30,7 @@
 
 #define CONDITIONS 1024 /* that are told apart */
 #define GUARDS 256	/* mutexes with which threads wait */
-#define DISTURBED 32	/* one in so many turns may be none */
+#define DISTURBED 16	/* one in so many turns may be none */
 #define OWN_CONDITIONS 4
 #define CHOSEN 8 /* one in so many broadcasts of a queue may seem to be for somebody: what it tells is there before it */
 #define FIRST_COME 6 /* of two mailboxes the right one may come first by chance */
