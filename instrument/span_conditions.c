@@ -66,14 +66,14 @@ struct condition {
 	uint32_t broadcasts, in_vain;
 	uint32_t unheard; /* so many broadcasts came while some of the members did not wait */
 	/* of those that the last broadcast woke: */
-	uint32_t called, unshown; /* how many these were, and of how many is not known yet what they do */
+	uint32_t unshown; /* of how many is not known yet what they do */
 	bool has_gone_on, has_waited_again; /* one of them */
 	bool is_late;			    /* one waited again after another had gone on */
 	bool is_passed_by;		    /* one went on after another had waited again */
 	uint32_t first_come, chosen;	    /* so many broadcasts before went to who came first; and so many did not */
 	_Atomic bool is_queue;		    /* most of them, and who waits does not signal */
 	struct thread *caller;		    /* the last that made one and has never waited */
-	uint32_t awaited;
+	uint32_t awaited, all_went_on;	/* so many broadcasts; so many of them without anybody that waited again */
 };
 
 static struct condition conditions[CONDITIONS];
@@ -109,7 +109,8 @@ static struct condition *condition_of(pthread_cond_t *key, bool is_made)
 		atomic_store(&condition->is_queue, false);
 		condition->has_gone_on = condition->has_waited_again = false;
 		condition->is_late = condition->is_passed_by = false;
-		condition->first_come = condition->chosen = condition->awaited = condition->called = condition->unshown = 0;
+		condition->first_come = condition->chosen = condition->unshown = 0;
+		condition->awaited = condition->all_went_on = 0;
 		if (!condition->asleep.best_prof.room)
 			prof_init(&condition->asleep.best_prof);
 		condition->members = condition->broadcasts = condition->in_vain = 0;
@@ -216,14 +217,14 @@ static void wait_in_vain(struct condition *condition)
 	condition->is_late |= is_told && condition->has_gone_on;
 }
 
-/* Whether all that the last broadcast woke have come (who comes after the next one says nothing of this), and those of a
- * queue that went on are back: with one that waits nothing is to be seen. */
+/* Whether all that the last broadcast woke have come (who comes after the next one says nothing of this), and all that
+ * have ever waited are back: with one that waits nothing is to be seen. */
 static bool has_shown(struct condition *condition)
 {
 	bool is_so;
 
 	spin_lock(&condition->lock);
-	is_so = !condition->unshown && (!condition->has_waited_again || condition->waiting >= condition->called);
+	is_so = !condition->unshown && condition->waiting >= condition->members;
 	spin_unlock(&condition->lock);
 	return is_so;
 }
@@ -238,7 +239,8 @@ static void await_for(struct condition *condition, struct thread *self)
 	condition->caller = self;
 }
 
-/* Those that the thread has woken shall get the mutex. If all of them go on nobody is kept again. */
+/* Those that the thread has woken shall get the mutex. If all of them go on twice nobody is kept again: once there was
+ * something for each of them to take, since nobody was kept at the first broadcast. */
 static void await_told(void)
 {
 	struct timespec nap = {0, AWAIT_NS};
@@ -248,7 +250,7 @@ static void await_told(void)
 	for (int i = 0; i < AWAIT_TIMES && !has_shown(condition); i++)
 		syscall(SYS_nanosleep, &nap, NULL);
 	spin_lock(&condition->lock);
-	if (!condition->has_waited_again)
+	if (!condition->has_waited_again && ++condition->all_went_on > 1)
 		condition->awaited = AWAITED;
 	spin_unlock(&condition->lock);
 }
@@ -362,12 +364,12 @@ static void signal_path(struct thread *self, pthread_cond_t *key, bool is_for_al
 		atomic_store_explicit(&condition->is_given_back, true, memory_order_relaxed);
 	else if (!is_for_all && condition->is_shared)
 		atomic_store_explicit(&condition->is_for_any, true, memory_order_relaxed);
-	else if (is_for_all && condition->waiting > 1 && condition->awaited < AWAITED)
+	else if (is_for_all && condition->members > 1 && condition->awaited < AWAITED)
 		await_for(condition, self);
 	end_broadcast(condition);
 	if (is_for_all)
 		broadcast(condition, self->frame);
-	condition->called = condition->unshown = condition->waiting;
+	condition->unshown = condition->waiting;
 	if (untold(condition))
 		span_tokens_leave(&condition->signals, self->frame, is_for_all ? untold(condition) : 1);
 	spin_unlock(&condition->lock);
