@@ -361,23 +361,28 @@ struct Bell {
 	}
 };
 
-/* Whenever its bell rings, a thread works. */
+/* Whenever its bell rings, a thread works. A ring beside another that nobody has heard would be lost. */
 static void bells()
 {
 	std::vector<Bell> all(threads);
+	std::vector<std::atomic<long>> heard(threads);
 	std::vector<std::thread> called;
 
 	for (long i = 0; i < threads; i++)
 		called.emplace_back([&, i] {
 			for (long round = 0; round < 10; round++) {
 				all[i].wait();
+				heard[i]++;
 				work_us(n);
 			}
 		});
 	for (long round = 0; round < 10; round++) {
 		pause_ms(20);
-		for (auto &one : all)
-			one.ring();
+		for (long i = 0; i < threads; i++) {
+			while (heard[i] < round)
+				pause_ms(1);
+			all[i].ring();
+		}
 	}
 	for (auto &one : called)
 		one.join();
