@@ -123,7 +123,6 @@ struct process {
 	s64 left_ns;		/* of the budget */
 	u64 spent_ns[COST_KINDS];	/* what was paid so far */
 	u64 probes_owe_ns;	/* what probes took, less what came in meanwhile; some at first */
-	u64 switches_owe_ns;	/* what switches and waits took outside of glimpses, in the same way */
 	u64 full_ns[COST_KINDS];	/* what had been paid when the budget was whole last */
 	u64 ready_ns;		/* time that working threads waited for a CPU */
 	u64 last_ready_ns;	/* that of the image before the last exec, */
