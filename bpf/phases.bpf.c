@@ -79,6 +79,15 @@ static __always_inline void tell_share(struct phase_process *at, struct phase_th
 	t->told_ns = t->part_ns;
 }
 
+/* What the thread has worked since its last event is part of its share. The kernel's account, which is taken over when it
+ * was away, may be less than the clock's until then, where a hypervisor took some: what has been told stays told. */
+static __always_inline void add_part(struct phase_thread *t, u64 cpu_ns)
+{
+	s64 part_ns = t->part_ns + cpu_ns - t->mark_ns;
+
+	t->part_ns = part_ns > (s64)t->told_ns ? part_ns : t->told_ns;
+}
+
 static __always_inline void begin_phase(struct phase_thread *t)
 {
 	t->part_ns = t->told_ns = 0;
@@ -131,7 +140,7 @@ static __always_inline void enter_phase(struct pt_regs *ctx, u64 cookie, struct 
 	u64 function = kind == EDGE_ENTER_WAIT ? 0 : work_function(ctx, cookie);
 
 	if (t->on)
-		t->part_ns += cpu_ns - t->mark_ns;
+		add_part(t, cpu_ns);
 	t->states = t->states << 1 | (t->on & 1);
 	t->depth++;
 	t->on = kind == EDGE_ENTER_WORK;
@@ -151,7 +160,7 @@ static __always_inline void leave_phase(u64 cookie, u64 back, struct phase_proce
 	if (!t->depth)	/* it was entered before we came */
 		return;
 	if (t->on)
-		t->part_ns += cpu_ns - t->mark_ns;
+		add_part(t, cpu_ns);
 	t->on = t->states & 1;
 	t->states >>= 1;
 	t->depth--;
