@@ -6,29 +6,16 @@ from __future__ import annotations
 import math
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from busy import busy_loops
 from parprof.attribution.interval import Z
 from profiling import BUILD
 from reports import record_command, report_of
 
 HZ = 999
-
-
-@contextmanager
-def busy_loops(number: int) -> Iterator[None]:
-    """So many programs that want a core all the time."""
-    loops = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(number)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
 
 
 @pytest.mark.parametrize(

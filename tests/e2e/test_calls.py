@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from busy import busy_loops
 from parprof.process.identity import used_cpu_s
 from parprof.process.threads import waited_for_cpu_s
 
@@ -159,19 +160,6 @@ def cpus_had(pid: int, seconds: float) -> float:
     begun_s, cpu_s = time.monotonic(), used_cpu_s(pid)
     time.sleep(seconds)
     return (used_cpu_s(pid) - cpu_s) / (time.monotonic() - begun_s)
-
-
-@contextmanager
-def busy_loops(number: int) -> Iterator[None]:
-    """Others have the CPUs, too."""
-    loop = [sys.executable, "-c", "while True: pass"]
-    processes = [subprocess.Popen(loop) for _ in range(number)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.alone

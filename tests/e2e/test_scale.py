@@ -12,13 +12,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from busy import busy_loops
 from profiling import BUILD
 
 pytestmark = pytest.mark.beside
@@ -60,32 +59,15 @@ def speedups(tmp_path: Path, *command: str, program: Path = PROGRAM) -> dict[int
     return {threads: statistics.median(values) for threads, values in found.items()}
 
 
-@contextmanager
-def busy_loops() -> Iterator[None]:
-    """Two processes that take what they can get of the machine."""
-    children = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
-    try:
-        yield
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-
-
 def triangle(threads: int) -> float:
     return 1.575 / (0.05 + (1 - (1 - 1 / threads) ** 2) / 2 + 1 / threads + 0.025)
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_the_closed_form_of_static_loops(tmp_path: Path, is_busy: bool) -> None:
-    with busy_loops() if is_busy else _quiet():
+    with busy_loops(2 if is_busy else 0):
         found = speedups(tmp_path, "triangle", "16384")
     assert found == {threads: pytest.approx(triangle(threads), rel=0.08) for threads in found}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    yield
 
 
 @pytest.mark.skipif(not LLVM_PROGRAM.exists(), reason="needs clang and libomp-dev")
@@ -96,7 +78,7 @@ def test_the_closed_form_of_static_loops_on_llvms_runtime(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_the_closed_form_of_a_lock(tmp_path: Path, is_busy: bool) -> None:
-    with busy_loops() if is_busy else _quiet():
+    with busy_loops(2 if is_busy else 0):
         found = speedups(tmp_path, "critical", "60000")
     assert found == {threads: pytest.approx(min(threads, 4), rel=0.08) for threads in found}
 
@@ -105,7 +87,7 @@ def test_the_closed_form_of_a_lock(tmp_path: Path, is_busy: bool) -> None:
 def test_the_closed_form_of_a_pipeline(tmp_path: Path, is_busy: bool) -> None:
     """n items through 4 stages: a chain of n + 3 steps."""
     n = 3000
-    with busy_loops() if is_busy else _quiet():
+    with busy_loops(2 if is_busy else 0):
         found = speedups(tmp_path, "pipeline", str(n))
     formula = 4 * n / (n + 3)
     assert found == {threads: pytest.approx(min(threads, formula), rel=0.08) for threads in found}
@@ -120,7 +102,7 @@ def test_the_closed_form_of_a_wavefront(tmp_path: Path, is_busy: bool) -> None:
     the cells are few and long: of 10,000 with half as much work again the longest path would be a third as long.
     """
     n = 20
-    with busy_loops() if is_busy else _quiet():
+    with busy_loops(2 if is_busy else 0):
         found = speedups(tmp_path, "long_wavefront", str(n))
     formula = n * n / (2 * n - 1)
     assert found == {threads: pytest.approx(min(threads, formula), rel=0.08) for threads in found}
@@ -146,7 +128,7 @@ def test_the_closed_form_of_a_dynamic_loop_with_one_large_chunk(
     n = 60_000
     work = n - 1 + n / 16
     for _ in range(3):
-        with busy_loops() if is_busy else _quiet():
+        with busy_loops(2 if is_busy else 0):
             runs = scale(tmp_path, "2,8,64", "large_chunk", str(n))["threads"]
         chunks = re.findall(r"cpu ([\d.]+) wall ([\d.]+)", capfd.readouterr().out)
         assert len(chunks) == len(runs) == 3

@@ -154,9 +154,8 @@ def test_a_storm_costs_less_in_the_first_moments() -> None:
     """A program that is over in 50 ms has earned nothing yet: what others may pay at once would be a tenth of it."""
     budget = Budget()
     paid_ns = []
-    for _ in range(
-        4
-    ):  # the breakpoints go after a grace period of the kernel, which lasts as long as others let it
+    # the breakpoints go after a grace period of the kernel, which lasts as long as others let it
+    for _ in range(4):
         storm = run(GOMP, "tasks", "20", "0.05", budget=budget)
         assert storm.target.source is Source.SAMPLED
         before_cut = storm.statistics["probe_hits"] - storm.statistics["left_out_probe_hits"]

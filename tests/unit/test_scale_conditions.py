@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from busy import busy_loops
 from scale_programs import run, speedup
 
 
@@ -45,13 +44,10 @@ def one_busy_core() -> Iterator[None]:
     """
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
-        yield
+        with busy_loops(2):
+            yield
     finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
         os.sched_setaffinity(0, before)
 
 
