@@ -49,7 +49,7 @@ static __always_inline void thread_created(struct process *p, u32 tgid, u32 tid,
 }
 
 /* Neither its threads' switches nor their creators are followed, and no runtime gives them work: what there would be to
- * know of a new one is what its first sample tells. */
+ * know of a new one is what its first sample tells, and one that had none ends as it began. */
 static __always_inline int threads_are_anonymous(struct process *p, u32 tgid)
 {
 	struct process_config *config = p->ticks && (p->cut & 1 << COST_CREATE) ? configs.lookup(&tgid) : 0;
@@ -104,7 +104,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	u64 child = ids_of((void *)ctx->args[1]);
 	u32 parent_tgid = parent >> 32, tgid = child >> 32, tid = child;
 	struct process *p = processes.lookup(&tgid);
-	u64 begun = tgid == parent_tgid && p ? bpf_ktime_get_ns() : 0;
+	u64 begun = 0;
 
 	if (tgid != parent_tgid) {
 		verdicts.delete(&tgid);	/* Python may have answered after the end of an earlier owner of this PID */
@@ -123,8 +123,10 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 		p = processes.lookup(&tgid);
 		if (!p)
 			return 0;
-	} else if (!p || p->dead || threads_are_anonymous(p, tgid)) {
-		return 0;
+	} else {
+		if (!p || p->dead || threads_are_anonymous(p, tgid))
+			return 0;
+		begun = bpf_ktime_get_ns();
 	}
 	thread_created(p, tgid, tid, (u32)parent);
 	if (tid != tgid)
@@ -265,8 +267,10 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 		verdicts.delete(&tgid);
 	if (!p)
 		return 0;
-	begun = bpf_ktime_get_ns();
 	t = threads.lookup(&tid);
+	if (!t && tid != tgid && threads_are_anonymous(p, tgid))
+		return 0;
+	begun = bpf_ktime_get_ns();
 	ended = ended_threads.lookup(&zero);
 	if (ended) {
 		ended->tid = tid;

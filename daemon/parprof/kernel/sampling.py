@@ -17,10 +17,13 @@ LIVES = (
     ("sched_process_exit", "on_exit"),
     ("sched_process_exec", "on_exec"),
     ("sched_process_fork", "on_fork"),
-    ("sched_wakeup_new", "on_wakeup"),
 )
 """Tracepoints of the life of threads and processes: always followed."""
-SWITCHES = (("sched_switch", "on_switch"), ("sched_wakeup", "on_wakeup"))
+SWITCHES = (
+    ("sched_switch", "on_switch"),
+    ("sched_wakeup", "on_wakeup"),
+    ("sched_wakeup_new", "on_wakeup"),
+)
 """Those that tell which threads sleep: as long as that is not too dear."""
 
 _STANDS_STILL_NS = 50_000_000
