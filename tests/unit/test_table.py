@@ -242,6 +242,22 @@ def test_a_row_tells_calls_that_all_its_functions_have() -> None:
     assert re.search(r" 3 +3,000\.0 ", outer) and re.search(r" 70 +128\.6 ", within)
 
 
+def test_nobody_hides_behind_a_callee_that_recurs() -> None:
+    """Threads that create threads: of two callees with all that there is, folded, one shared its caller's row, and the
+    other, with the work below it, was nowhere."""
+    main, start, outer, inner, work = (frame(name) for name in ("main", "start", "outer", "inner", "work"))
+    profile = profile_of(
+        PathSample((main, start, outer, start, inner, work), Metrics(work_ns=9e9, samples=900)),
+        PathSample((main, start, outer), Metrics(work_ns=1e7, samples=1)),
+    )
+    out = io.StringIO()
+    render(profile, View("context", "work"), out)
+    rows = [line for line in out.getvalue().splitlines() if "(heat.c:10)" in line]
+    assert len(rows) == 3
+    assert "main > start (" in rows[0]
+    assert "outer (" in rows[1] and "inner > work (" in rows[2]
+
+
 def test_rows_that_cannot_be_told_apart_are_named() -> None:
     alike = profile_of(
         sample([frame("main", 1), frame("f", 2)], 100, 1),

@@ -199,14 +199,22 @@ class Rows:
         """The callee that has nearly all that its caller has, so that one row says it all."""
         if self._view.unfold or self._own:
             return None
-        mine = item.inclusive
-        least = tuple(_SAME_SHARE * part for part in (*self._key(mine), mine.spin_ns, mine.overhead_ns))
+        whole = self._parts(item)
+        least = tuple(_SAME_SHARE * part for part in whole)
+        rest = tuple(part - most for part, most in zip(whole, least, strict=True))
+        only: TreeItem | None = None
         for callee in item.children.values():
-            its = callee.inclusive
-            parts = (*self._key(its), its.spin_ns, its.overhead_ns)
-            if all(part >= whole for part, whole in zip(parts, least, strict=True)):
-                return callee
-        return None
+            parts = self._parts(callee)
+            if only is None and all(part >= enough for part, enough in zip(parts, least, strict=True)):
+                only = callee
+            elif any(part > little for part, little in zip(parts, rest, strict=True)):
+                return None  # where calls recur, folded, one callee's may be within another's
+        return only
+
+    def _parts(self, item: TreeItem) -> tuple[float, ...]:
+        """What a caller and its callee must have alike to share a row."""
+        metrics = item.inclusive
+        return (*self._key(metrics), metrics.spin_ns, metrics.overhead_ns)
 
     def _is_called_as_often(self, item: TreeItem, chain: Sequence[TreeItem]) -> bool:
         """Whether calls that a row tells of an item may be taken for those of its callers in the row."""
