@@ -813,6 +813,28 @@ def test_threads_of_an_interpreter_without_one() -> None:
     assert "+JPperf true" in cause.remedy
 
 
+def test_schedulers_of_an_emulator_that_all_sleep() -> None:
+    """Erlang's, for the second that it takes to stop: it was said that one thread works for 74 % of the cores' time."""
+    asleep_all = PathSample(
+        (Frame("[anon]"), Frame("[waits: condition]")), Metrics(), Origin(7, "x", "t1", tid=1)
+    )
+    asleep_all.metrics[STALL] = 1400e6
+    serial, other = row("[anon]", 250, 1), row("[anon]", 30, 1, 2)
+    idle_ns = serial.metrics.idleness_ns + other.metrics.idleness_ns
+    blocked, working = causes_of([serial, other, asleep_all], CORES, "none", 0.0, "beam.smp")
+    assert (blocked.kind, blocked.function, blocked.lost_ns) == (Kind.STALL, "", 1400e6)
+    assert (
+        "nobody works for 0.35 s while its threads wait for each other, or for time to pass" in blocked.what
+    )
+    assert "code of beam.smp" in blocked.what and "+JPperf true" in blocked.remedy
+    assert (working.kind, working.lost_ns) == (Kind.SERIAL, idle_ns)
+    assert "one thread works in code of beam.smp" in working.what
+    # as little of it as it takes to go on from one to the next is no loss of its own, nor any of the other's
+    asleep_all.metrics[STALL] = 100e6
+    (working,) = causes_of([serial, other, asleep_all], CORES, "none", 0.0, "beam.smp")
+    assert (working.kind, working.lost_ns) == (Kind.SERIAL, idle_ns)
+
+
 def test_a_thread_of_an_interpreter_that_others_wait_for() -> None:
     """Perl's: what the main thread puts into a queue, workers take; their stacks lead through a library of Perl's."""
     rows = [row("MAIN EVAL", count, n) for count, n in ((500, 1), (900, CORES))]

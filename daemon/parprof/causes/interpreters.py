@@ -39,6 +39,9 @@ _SLEEP = "sleep"
 """Libraries nap, too, as MPI does while it starts: that is told of interpreters alone, which do it for a program."""
 _BY_ITSELF = frozenset({_SLEEP, "child", "pipe", "network"})
 """What a thread that waits so waits for is no other thread."""
+_BY_EACH_OTHER = frozenset({"condition", "lock"})
+"""How an interpreter's own threads, as schedulers of routines, wait for something to do: from each other, or by the
+clock, which one of them keeps."""
 _LOCKS = (
     (r"ruby[\d.]*", "the GVL", "use processes (fork), or Ractors"),
     (r"(?:python|pypy)[\d.]*", "the GIL", "use processes (multiprocessing, concurrent.futures)"),
@@ -58,7 +61,7 @@ def of_interpreter(
     if not name:
         stage = _stage(evidence, setting)
         return (site, stage) if stage is not None else None
-    remedy = _names(setting, samples) or f"--view flat tells the functions of {name}"
+    remedy = _names(setting, samples) or _of_itself(name)
     found = (
         lone_process(site, setting)
         or _alone(site, setting, name, remedy)
@@ -92,9 +95,9 @@ def stall_of_interpreter(
     evidence: Evidence, setting: Setting, samples: Sequence[PathSample]
 ) -> tuple[LossSite, Diagnosis] | None:
     """What is waited for where nothing of the program's was seen, while nobody works; ``None``: nothing to speak of, or
-    other threads. So it is in languages with a scheduler of their own, too."""
+    other threads of what is no interpreter. So it is in languages with a scheduler of their own, too."""
     name = interpreter(setting.program)
-    kinds = _BY_ITSELF if name else _BY_ITSELF - {_SLEEP}
+    kinds = _BY_ITSELF | _BY_EACH_OTHER if name else _BY_ITSELF - {_SLEEP}
     tally = Tally()
     for innermost, metrics in evidence.unnamed.runtime.items():
         if metrics.stall_ns and wait_of(innermost.partition(":")[2])[1] in kinds:
@@ -105,10 +108,13 @@ def stall_of_interpreter(
         return None
     call, kind = wait_of(leading(tally, by=STALL))
     what, remedy = waited_for(call, kind)
+    names, who = _names(setting, samples), f"a thread waits {what}"
+    if kind in _BY_EACH_OTHER:
+        who = "its threads wait for each other, or for time to pass"
+        remedy = "" if names else _of_itself(name)
     where = _where(name) if name else "below no function of the program's (as schedulers of routines do)"
-    told = f"nobody works for {elapsed_of(stalled, setting)} while a thread waits {what}, {where}"
-    names = _names(setting, samples)
-    found = Diagnosis(Kind.STALL, told, f"{remedy}; {names}" if names else remedy)
+    told = f"nobody works for {elapsed_of(stalled, setting)} while {who}, {where}"
+    found = Diagnosis(Kind.STALL, told, "; ".join(filter(None, [remedy, names])))
     return LossSite(evidence.root, tally, None, whole=False), found
 
 
@@ -117,6 +123,10 @@ def _names(setting: Setting, samples: Sequence[PathSample]) -> str:
     if knows_how_to_name(setting.program) and nameless_share(samples, setting.program) >= MOSTLY_NAMELESS:
         return f"for names of the program's functions, {how_to_name(setting.program)}"
     return ""
+
+
+def _of_itself(name: str) -> str:
+    return f"--view flat tells the functions of {name}"
 
 
 def _turns(site: LossSite, setting: Setting, name: str, remedy: str) -> Diagnosis | None:

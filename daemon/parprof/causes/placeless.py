@@ -131,7 +131,7 @@ def nowhere(
     if (working := of_interpreter(evidence, setting, samples)) is not None:
         site, diagnosis = working
         metrics = site.tally.metrics
-        found.append((while_working(metrics) if blocked else metrics, diagnosis))
+        found.append((while_working(metrics), diagnosis))
     else:
         metrics = loading_waits(evidence.unnamed)
         for site in loading:
