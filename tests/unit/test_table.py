@@ -258,6 +258,17 @@ def test_nobody_hides_behind_a_callee_that_recurs() -> None:
     assert "outer (" in rows[1] and "inner > work (" in rows[2]
 
 
+def test_parameters_of_long_names_are_left_out() -> None:
+    """GROMACS's ``do_force`` has 31, in 700 characters."""
+    force = frame(f"gmx::do_force({', '.join(['gmx::ArrayRef<float const>'] * 31)}) const", 2)
+    alone = [sample([frame("main", 1), force], 900, 1)]
+    together = [sample([frame("main", 1), frame("solve", 3)], 900, 4) for _ in range(4)]
+    together = [replace(one, origin=one.origin._replace(tid=tid)) for tid, one in enumerate(together, 2)]
+    report = text(profile_of(*alone, *together))
+    assert "serial code in main > gmx::do_force(..) const (heat.c:2): one thread" in one_line(report)
+    assert "├ gmx::do_force(..) const (heat.c:2)" in report and "ArrayRef" not in report
+
+
 def test_rows_that_cannot_be_told_apart_are_named() -> None:
     alike = profile_of(
         sample([frame("main", 1), frame("f", 2)], 100, 1),

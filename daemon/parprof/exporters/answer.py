@@ -11,6 +11,7 @@ from parprof.causes.cause import LEAST_SAMPLES, Cause
 from parprof.causes.diagnosis import Kind
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.waiting import asleep_for_requests_ns, asleep_to_serve_ns
+from parprof.exporters.readable import without_parameters
 from parprof.files.dso import ANONYMOUS
 from parprof.metrics import OUTSIDE, Metrics
 from parprof.model import Profile
@@ -136,6 +137,7 @@ def rounded(share: float) -> str:
 
 def shortened(name: str) -> str:
     """A name of bearable length."""
+    name = without_parameters(name)
     half = (_MAX_NAME - 3) // 2
     return name if len(name) <= _MAX_NAME else f"{name[: half + 1]}...{name[-half:]}"
 

@@ -43,6 +43,11 @@ _CALL_OPERATOR = regex(r"(lambda#\d+)(?:::operator\(\)(?:\(.*\))?(?: const)?)")
 _RUST_CLOSURE = regex(r"\{\{closure\}\}|\$u7b\$\$u7b\$closure\$u7d\$\$u7d\$|\{closure(#\d+)\}")
 _FORTRAN = regex(r"__(\w+?)_MOD_(\w+)")
 
+_LONGEST_NAME = 60
+"""Columns: of a longer name of C++'s the parameters are left out."""
+_FEW_PARAMETERS = 12
+"""Columns: as few gain nothing."""
+
 
 def readable(profile: Profile) -> Profile:
     """The same profile by such call paths."""
@@ -60,6 +65,25 @@ def plain_name(name: str) -> str:
     name = _CALL_OPERATOR.sub(r"\1", _LAMBDA.sub(r"lambda#\1", name))
     name = _FORTRAN.sub(r"\1::\2", name)
     return _RUST_CLOSURE.sub(r"closure\1", name)
+
+
+def without_parameters(name: str) -> str:
+    """A long name of C++'s without its last list of parameters, which may take ten lines and says who it is to few.
+
+    >>> without_parameters("gmx::Simulator::force(_IO_FILE*, t_commrec const*, float const (*) [3], double) const")
+    'gmx::Simulator::force(..) const'
+    >>> without_parameters("solve(int, double)")
+    'solve(int, double)'
+    """
+    end = name.rfind(")")
+    if len(name) <= _LONGEST_NAME or end < 0:
+        return name
+    depth = 0
+    for at in range(end, 0, -1):
+        depth += (name[at] == ")") - (name[at] == "(")
+        if not depth:
+            return f"{name[:at]}(..){name[end + 1 :]}" if end - at > _FEW_PARAMETERS else name
+    return name
 
 
 @dataclass(frozen=True, slots=True, eq=False)

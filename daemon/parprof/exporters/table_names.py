@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
+from parprof.exporters.readable import without_parameters
 from parprof.exporters.screen import elided
 from parprof.exporters.summary import place
 from parprof.exporters.table_rows import Item, Row
@@ -67,7 +68,7 @@ class RowNames:
 
 def named(item: Item) -> str:
     """The name of a function, or of what else a row is about."""
-    return printable(item.procedure.name) or "[unknown]"
+    return printable(without_parameters(item.procedure.name)) or "[unknown]"
 
 
 def _shorter(names: list[str], room: int) -> str:
