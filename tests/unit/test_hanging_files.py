@@ -189,7 +189,7 @@ def test_a_worker_that_hangs_in_a_file_is_left_behind(hanging: Hanging, cache: D
     with TableBuilder(file_seconds=2.0) as builder:
         assert builder.table(another) is not None, "the child runs, and has all the time for the file"
         with pytest.raises(Exception, match="too long"):
-            builder._build(first.path, fd, first.build_id)
+            builder._client.build(first.path, fd, first.build_id, 2.0)
         os.close(fd)
         assert client._abandoned
         assert builder.table(other) is not None

@@ -8,11 +8,13 @@ import os
 import re
 import signal
 import struct
+import subprocess
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,13 +24,15 @@ from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
 from parprof.files.maps_line import MapsLine
 from parprof.process.loadmap import LoadMap
-from parprof.unwind import builder as building
 from parprof.unwind import cache as caching
 from parprof.unwind import worker
+from parprof.unwind.asking import TableClient
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.cache import TableCache
+from parprof.unwind.later import LaterTables
 from parprof.unwind.rows import RuleType, pack
-from parprof.unwind.table import UnwindTable, build_table
+from parprof.unwind.table import UNFOLLOWED, UnwindTable, build_table
+from parprof.workers.client import WorkerFailed
 from stopwatch import Stopwatch
 from unwind_elf import CODE, cie, eh_frame, elf_bytes, fde
 
@@ -308,13 +312,13 @@ def test_files_that_somebody_waits_for_come_first(
     """A daemon that has just begun has hundreds to read for all that runs; who attaches looks at one process."""
     files = [dsos(elf_file(tmp_path / f"{number}")) for number in range(200)]
     with TableBuilder() as builder:
-        begun, build = [], builder._build
+        begun, build = [], builder._client.build
 
-        def note(path: str, fd: int, build_id: str) -> UnwindTable:
+        def note(path: str, *given: Any) -> UnwindTable:
             begun.append(path)
-            return build(path, fd, build_id)
+            return build(path, *given)
 
-        monkeypatch.setattr(builder, "_build", note)
+        monkeypatch.setattr(builder._client, "build", note)
         pid = started(builder, files[0])
         os.kill(pid, signal.SIGSTOP)
         builder.prefetch(files[1:])
@@ -448,7 +452,7 @@ def test_close_does_not_wait_for_a_child_that_hangs(tmp_path: Path, dsos: Callab
 def test_answers_are_checked(
     answer: dict[str, object], tmp_path: Path, dsos: Callable[[Path], Dso], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(building.WorkerClient, "ask", lambda *_: answer)
+    monkeypatch.setattr(TableClient, "ask", lambda *_: answer)
     path = elf_file(tmp_path / "a")
     with TableBuilder() as builder:
         assert builder.table(dsos(path)) is None
@@ -458,13 +462,100 @@ def test_answers_are_checked(
 def test_notes_are_checked(
     tmp_path: Path, dsos: Callable[[Path], Dso], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(building.WorkerClient, "ask", lambda *_: {"rows": 0, "notes": {"\x1b": 1, "a": "b"}})
+    monkeypatch.setattr(TableClient, "ask", lambda *_: {"rows": 0, "notes": {"\x1b": 1, "a": "b"}})
     with TableBuilder() as builder:
         table = builder.table(dsos(elf_file(tmp_path / "a")))
         assert table is not None and table.notes == {"\\x1b": 1}
-        monkeypatch.setattr(building.WorkerClient, "ask", lambda *_: {"rows": 0, "notes": 7})
+        monkeypatch.setattr(TableClient, "ask", lambda *_: {"rows": 0, "notes": 7})
         table = builder.table(dsos(elf_file(tmp_path / "b")))
         assert table is not None and table.notes == {}
+
+
+def partly_described(path: Path) -> Path:
+    """A library with code that has no call frame information: two words are pushed there."""
+    bare = "push %rbx\npush %rcx\n.fill 40, 1, 0x90\npop %rcx\npop %rbx\nret\n.fill 20, 1, 0x90\n"
+    described = "first: .cfi_startproc\npush %rbx\n.cfi_def_cfa_offset 16\npop %rbx\nret\n.cfi_endproc\n"
+    path.with_suffix(".s").write_text(f".text\n.globl first\n{described}.globl bare\nbare: {bare}")
+    command = ["gcc", "-shared", "-nostdlib", "-Wl,--build-id", "-o", str(path), str(path.with_suffix(".s"))]
+    subprocess.run(command, check=True)
+    return path
+
+
+def test_code_that_takes_long_is_followed_when_there_is_time(
+    tmp_path: Path, dsos: Callable[[Path], Dso], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenCV's, 22 MiB of Intel's: whoever looks first gets a table without it, those behind a whole one."""
+    monkeypatch.setattr("parprof.unwind.table.add_prologues", lambda rows, _: rows)
+    dso = dsos(partly_described(tmp_path / "code.so"))
+    assert dso.elf is not None
+    inside = dso.elf.lookup(["bare"])["bare"][0].value + 20
+    cache = TableCache(tmp_path / "cache")
+
+    def on_disk() -> caching.Table:
+        table = cache.load(dso.content_name(), dso.build_id)
+        assert table is not None
+        return table
+
+    def wait_until_whole() -> caching.Table:
+        deadline = time.monotonic() + 30
+        while UNFOLLOWED in (table := on_disk()).notes:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return table
+
+    with TableBuilder(cache, follow_bytes=16) as builder:
+        first = builder.table(dso)
+        assert first is not None and first.rule(inside) == 0 and first.notes[UNFOLLOWED] > 60
+        assert wait_until_whole().rule(inside) == pack(RuleType.RSP, 24)
+    assert builder.built == 1
+    cache.store(dso.content_name(), UnwindTable(first.rows, dso.build_id, first.notes))
+    with TableBuilder(cache) as builder:  # it did not come to it then
+        again = builder.table(dso)
+        assert again is not None and again.rule(inside) == 0
+        assert wait_until_whole().rule(inside) == pack(RuleType.RSP, 24)
+    assert (builder.built, builder.loaded) == (0, 1)
+
+
+def test_what_cannot_be_followed_later_is_not_tried_each_time(
+    tmp_path: Path, dsos: Callable[[Path], Dso], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> UnwindTable:
+        raise WorkerFailed("crashed")
+
+    dso, cache = dsos(partly_described(tmp_path / "code.so")), TableCache(tmp_path / "cache")
+    name, fd = dso.content_name(), dso.file().lend()
+    table = UnwindTable(ROWS, dso.build_id, {UNFOLLOWED: 100, "CFA register": 3})
+    monkeypatch.setattr(TableClient, "build", fail)
+    for closes in (True, False):
+        cache.store(name, table)
+        with LaterTables(cache) as later:
+            if not closes:
+                later.complete(name, table, dso.path, fd)
+                deadline = time.monotonic() + 30
+                while UNFOLLOWED in cache.load(name, dso.build_id).notes:  # type: ignore[union-attr]
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+        stored = cache.load(name, dso.build_id)
+        assert stored is not None and stored.rows == ROWS
+        assert stored.notes == (table.notes if closes else {"CFA register": 3})
+    os.close(fd)
+
+
+def test_following_later_ends_at_once(tmp_path: Path, dsos: Callable[[Path], Dso]) -> None:
+    """With the command; the next one begins anew."""
+    dso, cache = dsos(partly_described(tmp_path / "code.so")), TableCache(tmp_path / "cache")
+    table = UnwindTable(ROWS, dso.build_id, {UNFOLLOWED: 100})
+    cache.store(dso.content_name(), table)
+    fd = dso.file().lend()
+    with LaterTables(cache) as later:
+        later._client.prepare()
+        os.kill(later._client.pid, signal.SIGSTOP)
+        later.complete(dso.content_name(), table, dso.path, fd)
+        child = later._client.pid
+    os.close(fd)
+    assert not Path(f"/proc/{child}").exists()
+    stored = cache.load(dso.content_name(), dso.build_id)
+    assert stored is not None and UNFOLLOWED in stored.notes
 
 
 def test_the_child_gives_up_privileges_and_ends(tmp_path: Path, dsos: Callable[[Path], Dso]) -> None:
@@ -521,7 +612,7 @@ def test_the_answer_of_the_child(tmp_path: Path) -> None:
 
 
 def test_too_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def exhausted(elf: ElfFile) -> UnwindTable:
+    def exhausted(*_: Any) -> UnwindTable:
         raise MemoryError
 
     monkeypatch.setattr(worker, "build_table", exhausted)

@@ -166,7 +166,7 @@ def test_static_files_and_files_without_section_headers(
 ) -> None:
     # what nothing describes is told by prologues where there are symbols, by returns where there are none
     monkeypatch.setattr("parprof.unwind.table.add_prologues", lambda rows, elf: rows)
-    monkeypatch.setattr("parprof.unwind.table.add_returns", lambda rows, *_: rows)
+    monkeypatch.setattr("parprof.unwind.table.add_returns", lambda rows, *_: (rows, 0))
     program = build(tmp_path, PLAIN + "int main(void) { return twice(3); }", "-O1", kind)
     whole = table_of(program)
     raw = bytearray(program.read_bytes())

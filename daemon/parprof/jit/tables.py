@@ -72,4 +72,4 @@ def rows_of(frames: Iterable[FrameSection], code: Collection[CodeSection], start
         )
     rows = emit_rows(fdes, [(0, end - start)], notes)
     sections = _Sections((one for one in code if start <= one.address and one.end <= end), start)
-    return add_returns(rows, sections, sections.ranges(), (fde[:2] for fde in fdes)).tobytes()
+    return add_returns(rows, sections, sections.ranges(), (fde[:2] for fde in fdes))[0].tobytes()

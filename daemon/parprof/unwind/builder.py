@@ -5,25 +5,24 @@ The files are hostile and may be huge: whatever they do to the child, the daemon
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import NamedTuple
 
 from parprof.errors import TargetError
 from parprof.files.dso import Dso, FileKey
 from parprof.resources import Closing
 from parprof.untrusted import visible
+from parprof.unwind.asking import TableClient
 from parprof.unwind.cache import Table, TableCache
-from parprof.unwind.emit import MAX_ROWS
-from parprof.unwind.rows import ROW_SIZE
-from parprof.unwind.table import UnwindTable
-from parprof.workers.client import WorkerClient, WorkerFailed
+from parprof.unwind.later import LaterTables
+from parprof.unwind.returns import AT_ONCE_BYTES
+from parprof.unwind.table import UNFOLLOWED
+from parprof.workers.client import WorkerFailed
 
 FILE_SECONDS = 20.0
 """How long one file may take."""
@@ -34,11 +33,6 @@ _MAX_COMING, _MAX_LEFT, _MAX_KEPT = 64, 1 << 14, 1 << 20
 """Files that are kept open for `TableBuilder.prefetch`, and those that are yet to be; bytes of a table that are kept in
 memory."""
 _MAX_TEXT = 500
-
-
-class _Client(WorkerClient):
-    module = "parprof.unwind.worker"
-    doing = "building its unwind table"
 
 
 class _Wanted(NamedTuple):
@@ -94,11 +88,21 @@ class _Queue:
 class TableBuilder(Closing):
     """Tables of files, each gone when it is no more used. To be used by one thread."""
 
-    def __init__(self, cache: TableCache | None = None, file_seconds: float = FILE_SECONDS) -> None:
-        """Give up on a file that takes longer than ``file_seconds``. Without a cache every table is built."""
+    def __init__(
+        self,
+        cache: TableCache | None = None,
+        file_seconds: float = FILE_SECONDS,
+        follow_bytes: int = AT_ONCE_BYTES,
+    ) -> None:
+        """Give up on a file that takes longer than ``file_seconds``. Without a cache every table is built.
+
+        ``follow_bytes``: so much code without call frame information is followed at once; what is beyond that later.
+        """
         self._cache = cache
+        self._later = LaterTables(cache) if cache is not None else None
         self._file_seconds = file_seconds
-        self._client = _Client()
+        self._follow_bytes = follow_bytes
+        self._client = TableClient()
         self._thread = ThreadPoolExecutor(1, "parprof-unwind")
         self._closed = False
         self._queue = _Queue()
@@ -150,6 +154,13 @@ class TableBuilder(Closing):
             return None
         table = self._cache.load(name, dso.build_id)
         self.loaded += table is not None
+        if table is not None and table.notes.get(UNFOLLOWED):
+            with suppress(TargetError, OSError):  # it is gone, or does not answer
+                fd = dso.file().lend()
+                try:
+                    self._complete_later(name, table, dso.path, fd)
+                finally:
+                    os.close(fd)
         return table
 
     def _is_on_disk(self, dso: Dso) -> bool:
@@ -264,35 +275,20 @@ class TableBuilder(Closing):
         found = self._cache.load(wanted.name, wanted.build_id) if self._cache is not None else None
         if found is not None:
             self.loaded += wanted.keep
+            self._complete_later(wanted.name, found, wanted.path, wanted.fd)
             return found, True
-        table = self._build(wanted.path, wanted.fd, wanted.build_id)
+        table = self._client.build(
+            wanted.path, wanted.fd, wanted.build_id, self._file_seconds, self._follow_bytes
+        )
         self.built += 1
-        return table, self._cache is not None and self._cache.store(wanted.name, table)
+        if self._cache is None or not self._cache.store(wanted.name, table):
+            return table, False
+        self._complete_later(wanted.name, table, wanted.path, wanted.fd)
+        return table, True
 
-    def _build(self, path: str, fd: int, build_id: str) -> UnwindTable:
-        """Have the child build a table.
-
-        Raises:
-            WorkerFailed: it did not; OSError: there is no memory for it.
-        """
-        out = os.memfd_create("parprof-unwind", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(out, MAX_ROWS * ROW_SIZE)  # takes no memory yet
-            fcntl(out, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
-            answer = self._client.ask({"file": path}, [fd, out], time.monotonic() + self._file_seconds)
-            if problem := answer.get("problem"):
-                raise WorkerFailed(visible(str(problem), _MAX_TEXT))
-            count = answer.get("rows")
-            if not isinstance(count, int) or not 0 <= count <= MAX_ROWS:
-                raise WorkerFailed("building its unwind table gave no answer")
-            fcntl(out, F_ADD_SEALS, F_SEAL_WRITE)
-            rows: bytes | memoryview = b""
-            if count:  # private: older kernels refuse a shared mapping of what is sealed
-                size = count * ROW_SIZE
-                rows = memoryview(mmap.mmap(out, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ))
-            return UnwindTable(rows, build_id, _notes(answer.get("notes")))
-        finally:
-            os.close(out)
+    def _complete_later(self, name: str, table: Table, path: str, fd: int) -> None:
+        if self._later is not None:
+            self._later.complete(name, table, path, fd)
 
     def _note(self, path: str, problem: str) -> None:
         if len(self._problems) >= _MAX_PROBLEMS:
@@ -305,6 +301,8 @@ class TableBuilder(Closing):
         """End the child, and give back its memory, if it had nothing to do for so long."""
         if not self._closed and all(future.done() for future in self._coming.values()):
             self._thread.submit(self._client.stop_if_idle, idle_seconds).result()
+            if self._later is not None:
+                self._later.trim(idle_seconds)
 
     def close(self) -> None:
         """End the child now, whatever it does; `table` has none any more."""
@@ -315,9 +313,5 @@ class TableBuilder(Closing):
         self._thread.shutdown()
         self._client.close()
         self._coming.clear()
-
-
-def _notes(value: Any) -> dict[str, int]:
-    if not isinstance(value, dict):
-        return {}
-    return {visible(str(kind), 64): number for kind, number in value.items() if isinstance(number, int)}
+        if self._later is not None:
+            self._later.close()

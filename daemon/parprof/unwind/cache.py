@@ -28,7 +28,7 @@ from parprof.unwind.table import UnwindTable
 
 MAX_BYTES = 1 << 29
 """What all tables on disk may take."""
-FORMAT = 13
+FORMAT = 14
 """To be raised with each change of the rows, of how they are made, or of the file."""
 LARGE_BYTES = 1 << 20
 """A file that is larger is read block by block."""

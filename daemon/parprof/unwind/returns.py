@@ -35,8 +35,10 @@ from parprof.unwind.stack_moves import (
 
 LEAST_GAP = 32
 """Bytes; shorter ones are padding, or in `parprof.unwind.gaps`."""
-MAX_BYTES = 14 << 20
+AT_ONCE_BYTES = 14 << 20
 """Of all gaps of a file, the smallest first: an encoder for three depths of color has 12 MiB, and takes 1.8 s."""
+MAX_BYTES = 64 << 20
+"""The same where nobody waits for it: OpenCV has 22 MiB of Intel's image processing, which take 5 s."""
 _DEREF_TYPES = {KEPT: RuleType.RSP_DEREF, KEPT_BY_RBP: RuleType.RBP_DEREF}
 _LEAST_OFFSETS = {RSP: 8, RBP: 16}
 """Of a CFA from these: the return address, and with rbp the caller's rbp, lie between."""
@@ -86,20 +88,26 @@ def add_returns(
     source: CodeSource,
     ranges: Iterable[tuple[int, int]],
     described: Iterable[tuple[int, int]],
-) -> array[int]:
+    most_bytes: int = AT_ONCE_BYTES,
+) -> tuple[array[int], int]:
     """A table of ``pc, rule, ...`` with rows for code of the ``ranges`` that has none and is not ``described``.
 
-    The ranges are in order and apart from each other; what is described, by FDEs, begins in order.
+    And how many bytes of such code were not followed, as it is more than ``most_bytes`` in all. The ranges are in order
+    and apart from each other; what is described, by FDEs, begins in order.
 
     Raises:
         ElfError: the file cannot be read.
     """
-    left, budget = MAX_BYTES, StepsLeft()
+    left, budget = most_bytes, StepsLeft()
     found: list[tuple[int, int, list[int]]] = []
-    gaps = _gaps(_taken(table, described), ranges)
-    for begin, end in sorted(gaps, key=lambda gap: gap[1] - gap[0]):
+    gaps = sorted(_gaps(_taken(table, described), ranges), key=lambda gap: gap[1] - gap[0])
+    beyond = 0
+    for at, (begin, end) in enumerate(gaps):
         left -= end - begin
-        if left < 0 or budget.points < 0:
+        if left < 0:
+            beyond = sum(high - low for low, high in gaps[at:])
+            break
+        if budget.points < 0:
             break
         try:
             rows = rows_of(source.read(begin, end - begin), begin, budget)
@@ -107,7 +115,7 @@ def add_returns(
             break
         if rows:
             found.append((begin, end, rows))
-    return _with(table, sorted(found))
+    return _with(table, sorted(found)), beyond
 
 
 def _taken(table: array[int], described: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

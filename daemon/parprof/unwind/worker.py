@@ -1,7 +1,7 @@
 """The child process that builds unwind tables: ``python -m parprof.unwind.worker FD``.
 
-It answers requests on a socket: ``{"file": path}`` with two descriptors, of the ELF file and of one to write
-the rows to, with ``{"rows": number, "notes": {kind: number}, "problem": text}``. It ends with the socket. What
+It answers requests on a socket: ``{"file": path, "follow": bytes}`` with two descriptors, of the ELF file and of one to
+write the rows to, with ``{"rows": number, "notes": {kind: number}, "problem": text}``. It ends with the socket. What
 it reads is hostile: so it gives up its privileges first, and its memory and time are limited.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 from parprof.files.elf import ElfError, ElfFile
 from parprof.unwind.emit import MAX_ROWS
 from parprof.unwind.frames import UnwindError
+from parprof.unwind.returns import AT_ONCE_BYTES
 from parprof.unwind.rows import ROW_SIZE
 from parprof.unwind.table import build_table
 from parprof.workers import protocol
@@ -32,7 +33,7 @@ def answer(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         size = os.fstat(source).st_size
         label = str(request.get("file"))[:_MAX_LABEL]
         elf = ElfFile(lambda offset, size: os.pread(source, size, offset), size, label)
-        table = build_table(elf)
+        table = build_table(elf, int(request.get("follow", AT_ONCE_BYTES)))
         rows = memoryview(table.rows)
         at = 0
         while at < len(rows):

@@ -1,0 +1,91 @@
+"""Tables of which much was left out, made whole when there is time.
+
+Code without call frame information is followed instruction by instruction, which takes seconds where there is much of
+it: OpenCV has 22 MiB of Intel's image processing. Whoever looks at such a file gets its table without that at once. A
+child that steps back behind the program makes it whole, and puts it in the place of the first on disk: the next session
+has it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+
+from parprof.resources import Closing
+from parprof.unwind.asking import TableClient
+from parprof.unwind.cache import Table, TableCache
+from parprof.unwind.returns import MAX_BYTES
+from parprof.unwind.table import UNFOLLOWED, UnwindTable
+from parprof.workers.client import WorkerFailed
+
+_SECONDS = 600.0
+"""How long one file may take, on a machine that has other things to do."""
+_NICE = 5
+"""A quarter of a core that the program wants, too. With less it came to no end beside one that wants all cores."""
+_MAX_FILES = 64
+
+
+class LaterTables(Closing):
+    """Makes tables on disk whole, one at a time. To be used by any thread."""
+
+    def __init__(self, cache: TableCache, follow_bytes: int = MAX_BYTES) -> None:
+        """``follow_bytes``: so much code without call frame information is followed."""
+        self._cache = cache
+        self._follow_bytes = follow_bytes
+        self._client = TableClient()
+        self._thread: ThreadPoolExecutor | None = None
+        self._coming: list[Future[None]] = []
+        self._asked: set[str] = set()
+        self._closed = False
+
+    def complete(self, name: str, table: Table, path: str, fd: int) -> None:
+        """Make a table whole if it is not, some time.
+
+        ``name``: on disk. ``fd``: of the file, and stays the caller's; a socket that has one gives it away only once,
+        and is not touched.
+        """
+        if self._closed or not table.notes.get(UNFOLLOWED) or name in self._asked:
+            return
+        if len(self._asked) >= _MAX_FILES or not stat.S_ISREG(os.fstat(fd).st_mode):
+            return
+        self._asked.add(name)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "parprof-later")
+        self._coming.append(self._thread.submit(self._complete, name, table, path, os.dup(fd)))
+
+    def _complete(self, name: str, table: Table, path: str, fd: int) -> None:
+        notes = {kind: count for kind, count in table.notes.items() if kind != UNFOLLOWED}
+        try:
+            if self._closed:
+                return
+            self._client.prepare()
+            with suppress(OSError):  # there is no child
+                os.setpriority(os.PRIO_PROCESS, self._client.pid or -1, _NICE)
+            try:
+                rows = self._client.build(path, fd, table.build_id, _SECONDS, self._follow_bytes).rows
+            except (WorkerFailed, OSError):
+                if self._closed:
+                    return
+                rows = table.rows  # as good as it gets: it is not tried each time
+            self._cache.store(name, UnwindTable(rows, table.build_id, notes))
+        finally:
+            os.close(fd)
+
+    def trim(self, idle_seconds: float) -> None:
+        """End the child, and give back its memory, if it had nothing to do for so long."""
+        if self._thread is not None and not self._closed and all(one.done() for one in self._coming):
+            self._coming.clear()
+            self._thread.submit(self._client.stop_if_idle, idle_seconds).result()
+
+    def close(self) -> None:
+        """End the child now, whatever it does."""
+        self._closed = True
+        if self._thread is None:
+            return
+        self._thread.shutdown(wait=False)
+        while wait(self._coming, timeout=0.05).not_done:
+            self._client.interrupt()
+        self._thread.shutdown()
+        self._client.close()
