@@ -16,12 +16,10 @@ from contextlib import suppress
 from parprof.resources import Closing
 from parprof.unwind.asking import TableClient
 from parprof.unwind.cache import Table, TableCache
-from parprof.unwind.returns import MAX_BYTES
+from parprof.unwind.returns import LATER_SECONDS, MAX_BYTES
 from parprof.unwind.table import UNFOLLOWED, UnwindTable
 from parprof.workers.client import WorkerFailed
 
-_SECONDS = 600.0
-"""How long one file may take, on a machine that has other things to do."""
 _NICE = 5
 """A quarter of a core that the program wants, too. With less it came to no end beside one that wants all cores."""
 _MAX_FILES = 64
@@ -64,7 +62,7 @@ class LaterTables(Closing):
             with suppress(OSError):  # there is no child
                 os.setpriority(os.PRIO_PROCESS, self._client.pid or -1, _NICE)
             try:
-                rows = self._client.build(path, fd, table.build_id, _SECONDS, self._follow_bytes).rows
+                rows = self._client.build(path, fd, table.build_id, LATER_SECONDS, self._follow_bytes).rows
             except (WorkerFailed, OSError):
                 if self._closed:
                     return

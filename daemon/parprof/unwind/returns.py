@@ -38,7 +38,9 @@ LEAST_GAP = 32
 AT_ONCE_BYTES = 14 << 20
 """Of all gaps of a file, the smallest first: an encoder for three depths of color has 12 MiB, and takes 1.8 s."""
 MAX_BYTES = 64 << 20
-"""The same where nobody waits for it: OpenCV has 22 MiB of Intel's image processing, which take 5 s."""
+"""The same where nobody waits for it: OpenCV has 22 MiB of Intel's image processing, which take 5 s,"""
+LATER_SECONDS = 600
+"""or as many minutes on a machine that has other things to do: it may take so long."""
 _DEREF_TYPES = {KEPT: RuleType.RSP_DEREF, KEPT_BY_RBP: RuleType.RBP_DEREF}
 _LEAST_OFFSETS = {RSP: 8, RBP: 16}
 """Of a CFA from these: the return address, and with rbp the caller's rbp, lie between."""

@@ -8,13 +8,14 @@ it reads is hostile: so it gives up its privileges first, and its memory and tim
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 from typing import Any
 
 from parprof.files.elf import ElfError, ElfFile
 from parprof.unwind.emit import MAX_ROWS
 from parprof.unwind.frames import UnwindError
-from parprof.unwind.returns import AT_ONCE_BYTES
+from parprof.unwind.returns import AT_ONCE_BYTES, LATER_SECONDS
 from parprof.unwind.rows import ROW_SIZE
 from parprof.unwind.table import build_table
 from parprof.workers import protocol
@@ -33,7 +34,10 @@ def answer(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         size = os.fstat(source).st_size
         label = str(request.get("file"))[:_MAX_LABEL]
         elf = ElfFile(lambda offset, size: os.pread(source, size, offset), size, label)
-        table = build_table(elf, int(request.get("follow", AT_ONCE_BYTES)))
+        follow_bytes = int(request.get("follow", AT_ONCE_BYTES))
+        if follow_bytes > AT_ONCE_BYTES:
+            signal.alarm(LATER_SECONDS)
+        table = build_table(elf, follow_bytes)
         rows = memoryview(table.rows)
         at = 0
         while at < len(rows):
