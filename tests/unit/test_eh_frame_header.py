@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit import unwind_elf
 
-from parprof.files.eh_frame_header import extents_around, frame_extents
+from parprof.files.eh_frame_header import extents_around, frame_extents, gaps_around
 from parprof.files.elf import ElfFile
 from parprof.probes.wait_code import function_starts
 
@@ -115,6 +115,21 @@ def test_no_function_of_a_large_programs_search_table_is_left_out() -> None:
     found = extents_around(file.elf(), [file.CODE - 1, *wanted, file.CODE + STEP * count])
     assert found == {address: (address - 5, SIZE) for address in wanted}
     assert file.bytes_read < 1 << 20
+
+
+def test_code_between_functions() -> None:
+    """An assembler's, of which nobody says where its functions begin."""
+    count = 3_000_000
+    for elf, code, functions in ((without_table(9), CODE, 9), (_Sparse(count).elf(), _Sparse.CODE, count)):
+        between = [code + STEP * number + SIZE + at for number, at in ((0, 0), (7, 1))]
+        last = code + STEP * (functions - 1)
+        inside_and_outside = [code - 1, code, code + SIZE - 1, last, last + SIZE]
+        found = gaps_around(elf, [*between, *inside_and_outside])
+        assert found == {
+            between[0]: (code + SIZE, code + STEP),
+            between[1]: (code + STEP * 7 + SIZE, code + STEP * 8),
+        }
+    assert gaps_around(_Sparse(5000, rows=1000).elf(), [_Sparse.CODE + STEP * 999 + SIZE]) == {}
 
 
 def test_a_search_table_that_ends_before_its_count_has_what_is_there() -> None:

@@ -60,6 +60,14 @@ class Extents:
         found = self._extent(self._packed[row]) if row >= 0 else (0, 0)
         return found if address < sum(found) else None
 
+    def gap_around(self, address: int) -> tuple[int, int] | None:
+        """Where the code between two functions begins and ends that an ELF virtual address is in."""
+        behind = bisect_right(self._packed, (address - self._base << 32) + 0xFFFFFFFF)
+        if not 0 < behind < len(self._packed):
+            return None
+        begin = sum(self._extent(self._packed[behind - 1]))
+        return (begin, self._extent(self._packed[behind])[0]) if begin <= address else None
+
     def _extent(self, packed: int) -> Extent:
         return self._base + (packed >> 32), packed & 0xFFFFFFFF
 
@@ -162,6 +170,33 @@ def function_begins(elf: ElfFile) -> array[int]:
     else:
         found = (begin for begin, _ in frame_extents(elf))
     return array("Q", (begin for begin, _ in groupby(sorted(begin for begin in found if begin >= 0))))
+
+
+def gaps_around(elf: ElfFile, addresses: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """For ELF virtual addresses in no function: where the code between two functions begins and ends.
+
+    Those that are not between two are left out.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    start = _table_at(elf)
+    table = _Table.of(elf, start) if start else None
+    if table is None:
+        extents = frame_extents(elf)
+        found = ((address, extents.gap_around(address)) for address in addresses)
+        return {address: gap for address, gap in found if gap is not None}
+    out: dict[int, tuple[int, int]] = {}
+    rows = range(table.count)
+    for address in sorted(addresses):
+        row = bisect_right(rows, address - start, key=table.begin) - 1
+        if not 0 <= row < table.count - 1 or table.begin(row + 1) == _REACH:
+            continue
+        begin = table.begin(row) + start
+        end = sum(extents_around(elf, [begin]).get(begin, (address + 1, 0)))
+        if end <= address:
+            out[address] = (end, table.begin(row + 1) + start)
+    return out
 
 
 def frame_extents(elf: ElfFile) -> Extents:

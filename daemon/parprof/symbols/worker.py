@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from parprof.files.eh_frame_header import extents_around
+from parprof.files.eh_frame_header import extents_around, gaps_around
 from parprof.files.elf import ElfError, ElfFile, Symbol
 from parprof.files.go_functions import GoFunctions, go_functions
 from parprof.symbols import symcache
@@ -115,7 +115,8 @@ class DebugFile:
     def _from_tables(self, addresses: list[int]) -> dict[int, FrameRow]:
         """The functions at addresses by the symbol table, and by what a stripped Go program keeps for itself.
 
-        Those that have no name there go by where they begin.
+        Those that have no name there go by where they begin; and code that is in no function, as that of assemblers, by
+        the functions that it is between.
         """
         found = find_functions(self._elf, addresses)
         out: dict[int, FrameRow] = {at: (readable(symbol.name), "", 0, 0) for at, symbol in found.items()}
@@ -133,6 +134,10 @@ class DebugFile:
             out.update(
                 (address, (told.get(begin) or f"+{begin:#x}", "", 0, 0))
                 for address, (begin, _) in around.items()
+            )
+            out.update(
+                (address, (f"+{begin:#x}..{end:#x}", "", 0, 0))
+                for address, (begin, end) in gaps_around(self._elf, set(nameless) - around.keys()).items()
             )
         return out
 
