@@ -17,7 +17,7 @@ EXPORT void parprof_span_work(uint64_t cycles)
 
 /* strands */
 
-static void book(struct thread *self, struct frame *frame, uint64_t cycles)
+void span_book(struct thread *self, struct frame *frame, uint64_t cycles)
 {
 	if (UNLIKELY(span_has_calls)) {
 		span_calls_book(self, frame, cycles);
@@ -48,8 +48,9 @@ static inline void end_strand(struct thread *self, uint64_t most_waiting)
 	if (!self->is_open)
 		return;
 	self->is_open = false;
+	self->ended_by = TASK_END_OTHER;
 	cycles = clock_end(&self->clock);
-	book(self, self->frame, cycles > most_waiting ? cycles : 0);
+	span_book(self, self->frame, cycles > most_waiting ? cycles : 0);
 	if (UNLIKELY(span_has_calls))
 		span_calls_settle(self, self->frame);
 }
@@ -66,26 +67,6 @@ void span_end_wait(struct thread *self, uint64_t most)
 	end_strand(self, most);
 }
 
-/* A hook in a strand: what was executed counts for the call under way, and is booked elsewhere with the rest of the
- * strand: the site stays, and so does the frame. */
-static inline void pause_strand(struct thread *self)
-{
-	struct frame *frame = self->frame;
-	uint64_t cycles = clock_end(&self->clock);
-
-	if (UNLIKELY(frame->is_root || !span_has_calls)) {
-		book(self, frame, cycles);
-		return;
-	}
-	self->unbooked += cycles;
-	span_calls_book(self, frame, cycles);
-}
-
-void span_pause_strand(struct thread *self)
-{
-	self->is_open = false;
-	pause_strand(self);
-}
 
 /* A site's code begins once more, on the current path. */
 void span_count(struct thread *self, uint32_t site)
@@ -184,9 +165,7 @@ void span_release(struct thread *self, struct frame *frame)
 	while (frame && !frame->is_root) {
 		struct frame *parent = frame->parent;
 
-		/* who has the only reference needs no locked instruction: nobody can make another */
-		if (atomic_load_explicit(&frame->references, memory_order_acquire) != 1 &&
-		    atomic_fetch_sub_explicit(&frame->references, 1, memory_order_acq_rel) != 1)
+		if (!is_last_reference(&frame->references))
 			return;
 		span_forget_dependences(self, frame);
 		dispose(self, frame);

@@ -24,6 +24,7 @@
 
 #define PARPROF_SPAN_LIBRARY
 #include "parprof_span.h"
+#include "span_alone.h"
 #include "span_calls.h"
 #include "span_clock.h"
 #include "span_prof.h"
@@ -171,15 +172,15 @@ struct frame {
 	struct segment *longest_calls;
 	struct call_context context; /* where it was made */
 	uint32_t spawn_depth;	     /* of calls in its parent then */
-	uint64_t work_done;	     /* without its children's */
-	uint64_t spawned;	     /* by children that it made itself, not in a call */
-	uint64_t called;	     /* of that: in calls that it made itself */
+	uint64_t work_done;	     /* with that of the children that it has waited for */
+	uint64_t called;	     /* of that: in calls that it made itself, not in a call */
 	uint64_t c_before;	     /* its own length before `c` began anew */
 	/* of a task */
 	void (*body)(void *);
 	void (*copy)(void *, void *);
 	size_t header;
 	bool is_detached;
+	bool is_plain; /* the runtime does for it what it does for all of its site, whenever its team has one thread */
 	uint32_t predecessor_count;
 	struct frame **predecessors;
 	struct dependences *dependences; /* of its children */
@@ -225,6 +226,18 @@ enum pause {
 	PAUSES
 };
 
+/* What ended the strand before a pause of a runtime of tasks, and what begins the one after it. */
+enum task_end { TASK_END_OTHER, TASK_END_MADE, TASK_END_WAITS, TASK_END_BODY, TASK_ENDS };
+enum task_begin { TASK_BEGIN_MADE, TASK_BEGIN_WAITED, TASK_BEGIN_BODY, TASK_BEGINS };
+
+#define TASK_PAUSE_SITES 8
+
+/* Of one site's tasks: how much of their data is copied, and allocated, is the same for all. */
+struct task_pauses {
+	uint32_t site;
+	struct clock_pause of[TASK_ENDS][TASK_BEGINS];
+};
+
 struct held {
 	uintptr_t key;
 	uint32_t site, site_before;
@@ -248,6 +261,9 @@ struct thread {
 	uint32_t call_base;	     /* calls below are not of this task or region */
 	struct calls *calls;
 	struct clock_pause pauses[PAUSES];
+	enum task_end ended_by; /* its last strand */
+	uint32_t ended_site;	/* of the task that was in */
+	struct task_pauses task_pauses[TASK_PAUSE_SITES]; /* by site, modulo */
 };
 
 extern __thread struct thread span_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
@@ -265,6 +281,8 @@ void span_yield(void);
 
 static inline void spin_lock(struct spin *spin)
 {
+	if (LIKELY(span_is_alone()))
+		return;
 	while (atomic_flag_test_and_set_explicit(&spin->taken, memory_order_acquire))
 		span_yield();
 }
@@ -319,7 +337,7 @@ static inline void clear_begin(void *structure, size_t bytes)
 /* strands */
 void span_end_strand(struct thread *self);
 void span_end_wait(struct thread *self, uint64_t most);
-void span_pause_strand(struct thread *self);
+void span_book(struct thread *self, struct frame *frame, uint64_t cycles);
 static inline void span_begin_strand(struct thread *self)
 {
 	if (span_record) {
@@ -487,6 +505,7 @@ struct frame *span_spawn_alike(struct thread *self, struct frame *pattern);
 void span_take_serial(struct frame *parent, struct frame *child);
 void span_task_begin(struct thread *self, struct frame *task, struct task_run *run);
 bool span_task_end(struct thread *self, struct frame *task, struct task_run *run);
+void span_begin_task_strand(struct thread *self, enum task_begin begin, uint32_t site);
 void span_open_group(struct frame *frame);
 void span_close_group(struct thread *self, struct frame *frame);
 void span_keep_pattern(struct group *group, struct frame *pattern);

@@ -4,19 +4,19 @@
 #include "span.h"
 
 #define CACHE_SIZE 512
+#define CACHE_STEP 37 /* between the places of a call site under different others */
 #define MAX_DEPTH (1u << 20)
 
 bool span_has_calls;
 
-/* A call that is under way. */
+/* A call that is under way: in one cache line. */
 struct call {
 	const struct transition *site;
 	struct call_context before;
 	uintptr_t function, stack;
-	uint64_t work, length; /* its frame's at the begin */
+	uint64_t work, length; /* its frame's at the begin; what the frame took of others' tasks since is added */
 	uint64_t local;	       /* what the path does not have yet */
 	uint64_t called;       /* work of the calls that it made */
-	uint64_t spawned;      /* work of the tasks that it made, and the calls in it */
 };
 
 /* A thread's; it survives its thread, since it has what is to be reported. */
@@ -36,16 +36,23 @@ static struct calls *registry;
 static struct call_prof foreign; /* of paths of threads other than the first */
 static struct spin foreign_lock;
 
-static const struct transition *transition_of(struct calls *calls, struct call_context context, uintptr_t address,
-					      uintptr_t function)
+static __attribute__((noinline)) const struct transition *find_transition(const struct transition **cached,
+									  struct call_context context,
+									  uintptr_t address, uintptr_t function)
 {
-	uint32_t at = span_hash_call(context.state, address, function) % CACHE_SIZE;
-	const struct transition *one = calls->cache[at];
+	*cached = span_find_transition(context, address, function);
+	return *cached;
+}
 
-	if (LIKELY(one && is_transition(one, context.state, address, function)))
-		return one;
-	one = calls->cache[at] = span_find_transition(context, address, function);
-	return one;
+static inline const struct transition *transition_of(struct calls *calls, struct call_context context,
+						     uintptr_t address, uintptr_t function)
+{
+	const struct transition **cached =
+		&calls->cache[((uint32_t)address + context.state * CACHE_STEP) % CACHE_SIZE];
+
+	if (LIKELY(*cached && is_transition(*cached, context.state, address, function)))
+		return *cached;
+	return find_transition(cached, context, address, function);
 }
 
 /* threads */
@@ -77,25 +84,36 @@ static inline struct calls *calls_of(struct thread *self)
 	return self->calls;
 }
 
-static __attribute__((noinline)) void add_local(struct calls *calls, struct frame *frame, uint32_t call, uint64_t cycles)
+static inline void add_local(struct calls *calls, struct frame *frame, uint32_t call, uint64_t cycles)
 {
 	calls->work[call].of[CALL_LOCAL_WORK] += cycles;
 	call_prof_at(&frame->path.prof, call, span_known_calls())->of[CALL_LOCAL_SPAN] += cycles;
 }
 
+static __attribute__((noinline)) void add_outside(struct thread *self, struct calls *calls, struct frame *frame,
+						  uint64_t cycles)
+{
+	add_local(calls, frame, self->context.call, cycles);
+}
+
 /* What a thread executed belongs to the call that is innermost. It goes to the path when the call ends, or when the path
  * is about to be looked at: before each call of the runtime. */
-IN_CALLERS void span_calls_book(struct thread *self, struct frame *frame, uint64_t cycles)
+static inline void book_call(struct thread *self, struct calls *calls, struct frame *frame, uint64_t cycles)
 {
-	struct calls *calls = calls_of(self);
 	uint32_t innermost = calls->depth - 1;
 
-	if (UNLIKELY(calls->depth == self->call_base)) {
-		add_local(calls, frame, self->context.call, cycles);
+	if (calls->depth == self->call_base) {
+		add_outside(self, calls, frame, cycles);
 		return;
 	}
 	calls->stack[innermost].local += cycles;
-	calls->settled = calls->settled < innermost ? calls->settled : innermost;
+	if (calls->settled > innermost)
+		calls->settled = innermost;
+}
+
+IN_CALLERS void span_calls_book(struct thread *self, struct frame *frame, uint64_t cycles)
+{
+	book_call(self, calls_of(self), frame, cycles);
 }
 
 /* The path has everything then. */
@@ -164,7 +182,7 @@ static bool has_depth(struct children_calls *children, uint32_t depth)
 void span_calls_end_child(struct frame *parent, struct frame *child)
 {
 	struct children_calls *children = &parent->children;
-	uint64_t work = child->work_done + child->spawned, called = child->called;
+	uint64_t work = child->work_done, called = child->called;
 
 	if (__atomic_load_n(&child->children.used, __ATOMIC_RELAXED)) {
 		spin_lock(&child->lock);
@@ -190,13 +208,13 @@ void span_calls_take_children(struct thread *self, struct frame *frame)
 		uint64_t work = frame->children.by_depth[depth].work, called = frame->children.by_depth[depth].called;
 		uint32_t at = depth < depth_now ? depth : depth_now;
 
-		if (at) {
-			self->calls->stack[self->call_base + at - 1].spawned += work;
+		frame->work_done += work;
+		for (uint32_t inner = at; inner < depth_now; inner++) /* they did not make these */
+			self->calls->stack[self->call_base + inner].work += work;
+		if (at)
 			self->calls->stack[self->call_base + at - 1].called += called;
-		} else {
-			frame->spawned += work;
+		else
 			frame->called += called;
-		}
 		frame->children.by_depth[depth].work = frame->children.by_depth[depth].called = 0;
 	}
 	frame->children.used = 0;
@@ -227,29 +245,9 @@ static inline void add_times(struct call_amounts *amounts, enum call_amount coun
 	amounts->of[count + 2] += span;
 }
 
-/* The innermost call ends: the paper's UPDATE of both profiles. */
-static void end_call(struct thread *self)
+static void add_top_times(struct call_amounts *on_work, struct call_amounts *on_span, const struct transition *site,
+			  uint64_t work, uint64_t span)
 {
-	struct calls *calls = self->calls;
-	const struct call *call = &calls->stack[--calls->depth];
-	const struct transition *site = call->site;
-	struct frame *frame = self->frame;
-	struct call_amounts *on_work = &calls->work[site->call], *on_span;
-	uint64_t work, span;
-
-	if (calls->settled > calls->depth)
-		calls->settled = calls->depth;
-	self->context = call->before;
-	if (!frame)
-		return;
-	work = since(frame->work_done + self->unbooked, call->work) + call->spawned;
-	span = since(frame->c_before + frame->c + self->unbooked, call->length);
-	on_span = call_prof_at(&frame->path.prof, site->call, span_known_calls());
-	on_work->of[CALL_COUNT]++;
-	on_span->of[CALL_COUNT]++;
-	on_work->of[CALL_LOCAL_WORK] += call->local;
-	on_span->of[CALL_LOCAL_SPAN] += call->local;
-	on_span->of[CALL_LOCAL_WORK] += since(work, call->called);
 	if (site->is_top_site) {
 		add_times(on_work, CALL_TOP_SITE_COUNT, work, span);
 		add_times(on_span, CALL_TOP_SITE_COUNT, work, span);
@@ -258,32 +256,58 @@ static void end_call(struct thread *self)
 		add_times(on_work, CALL_TOP_CALLER_COUNT, work, span);
 		add_times(on_span, CALL_TOP_CALLER_COUNT, work, span);
 	}
-	if (calls->depth > self->call_base) {
-		calls->stack[calls->depth - 1].spawned += call->spawned;
-		calls->stack[calls->depth - 1].called += work;
-	} else {
-		frame->spawned += call->spawned;
+}
+
+/* The innermost call ends: the paper's UPDATE of both profiles. */
+static inline void end_call(struct thread *self, struct calls *calls)
+{
+	uint32_t depth = --calls->depth;
+	const struct call *call = &calls->stack[depth];
+	const struct transition *site = call->site;
+	struct frame *frame = self->frame;
+	struct call_amounts *on_work = &calls->work[site->call], *on_span;
+	uint64_t work;
+
+	if (calls->settled > depth)
+		calls->settled = depth;
+	self->context = call->before;
+	if (UNLIKELY(!frame))
+		return;
+	work = since(frame->work_done + self->unbooked, call->work);
+	on_span = call_prof_at(&frame->path.prof, site->call, span_known_calls());
+	on_work->of[CALL_COUNT]++;
+	on_span->of[CALL_COUNT]++;
+	on_work->of[CALL_LOCAL_WORK] += call->local;
+	on_span->of[CALL_LOCAL_SPAN] += call->local;
+	on_span->of[CALL_LOCAL_WORK] += since(work, call->called);
+	if (site->is_top_site | site->is_top_caller)
+		add_top_times(on_work, on_span, site, work,
+			      since(frame->c_before + frame->c + self->unbooked, call->length));
+	if (depth > self->call_base)
+		calls->stack[depth - 1].called += work;
+	else
 		frame->called += work;
-	}
+}
+
+static __attribute__((noinline)) void end_calls(struct thread *self, struct calls *calls, uint32_t depth)
+{
+	while (calls->depth > depth)
+		end_call(self, calls);
 }
 
 void span_calls_leave(struct thread *self, struct calls_kept kept)
 {
-	if (self->calls) {
-		while (self->calls->depth > self->call_base)
-			end_call(self);
-	}
+	if (self->calls && self->calls->depth > self->call_base)
+		end_calls(self, self->calls, self->call_base);
 	self->context = kept.context;
 	self->call_base = kept.base;
 }
 
-static bool has_room(struct calls *calls)
+static __attribute__((noinline)) bool make_room(struct calls *calls)
 {
 	struct call *more;
 	uint32_t room = calls->room ? 2 * calls->room : 256;
 
-	if (LIKELY(calls->depth < calls->room))
-		return true;
 	if (room > MAX_DEPTH)
 		return false;
 	more = realloc(calls->stack, room * sizeof(*more));
@@ -294,39 +318,48 @@ static bool has_room(struct calls *calls)
 	return true;
 }
 
-static void begin_call(struct thread *self, uintptr_t function, uintptr_t address, uintptr_t stack)
+/* Those that longjmp left, which said nothing: they were deeper in the stack. */
+static inline void end_left(struct thread *self, struct calls *calls, uintptr_t stack)
 {
-	struct calls *calls = calls_of(self);
-	const struct transition *one;
+	uint32_t depth = calls->depth;
 
-	/* those that longjmp left, which said nothing: they were deeper in the stack */
-	while (calls->depth > self->call_base && calls->stack[calls->depth - 1].stack < stack)
-		end_call(self);
-	if (UNLIKELY(!has_room(calls)))
-		return;
-	one = transition_of(calls, self->context, address, function);
-	calls->stack[calls->depth++] = (struct call){
-		.site = one,
-		.before = self->context,
-		.function = function,
-		.stack = stack,
-		.work = self->frame->work_done + self->unbooked,
-		.length = self->frame->c_before + self->frame->c + self->unbooked,
-	};
-	self->context = (struct call_context){one->call, one->call == CALL_OTHER ? self->context.state : one->next};
+	while (depth > self->call_base && calls->stack[depth - 1].stack < stack)
+		depth--;
+	if (UNLIKELY(depth < calls->depth))
+		end_calls(self, calls, depth);
 }
 
-static void end_calls_to(struct thread *self, uintptr_t function)
+static inline void begin_call(struct thread *self, struct calls *calls, uintptr_t function, uintptr_t address,
+			      uintptr_t stack)
 {
-	struct calls *calls = self->calls;
+	const struct frame *frame = self->frame;
+	const struct transition *one;
+	struct call *call;
+
+	if (UNLIKELY(calls->depth >= calls->room) && !make_room(calls))
+		return;
+	one = transition_of(calls, self->context, address, function);
+	call = &calls->stack[calls->depth++];
+	call->site = one;
+	call->before = self->context;
+	call->function = function;
+	call->stack = stack;
+	call->work = frame->work_done + self->unbooked;
+	call->length = frame->c_before + frame->c + self->unbooked;
+	call->local = call->called = 0;
+	self->context.call = one->call;
+	if (LIKELY(one->call != CALL_OTHER))
+		self->context.state = one->next;
+}
+
+static __attribute__((noinline)) void end_calls_to(struct thread *self, struct calls *calls, uintptr_t function)
+{
 	uint32_t at = calls->depth;
 
 	while (at > self->call_base && calls->stack[at - 1].function != function)
 		at--;
-	if (at == self->call_base) /* its begin was not seen */
-		return;
-	while (calls->depth >= at)
-		end_call(self);
+	if (at > self->call_base) /* else its begin was not seen */
+		end_calls(self, calls, at - 1);
 }
 
 /* The first hook: what was executed until then was in no call. */
@@ -338,16 +371,36 @@ static void begin_calls(struct thread *self)
 		span_calls_book(self, self->frame, self->frame->c);
 }
 
+/* A hook in a strand: what was executed counts for the call under way, and is booked elsewhere with the rest of the
+ * strand: the site stays, and so does the frame. */
+static inline void pause_strand(struct thread *self, struct calls *calls)
+{
+	struct frame *frame = self->frame;
+	uint64_t cycles = clock_end(&self->clock);
+
+	if (UNLIKELY(frame->is_root || !span_has_calls)) {
+		span_book(self, frame, cycles);
+		return;
+	}
+	self->unbooked += cycles;
+	book_call(self, calls, frame, cycles);
+}
+
 EXPORT void __cyg_profile_func_enter(void *function, void *call_site)
 {
 	struct thread *self = &span_self;
+	uintptr_t stack = (uintptr_t)__builtin_frame_address(0);
+	struct calls *calls;
 
-	if (!self->is_open)
+	if (UNLIKELY(!self->is_open))
 		return;
-	span_pause_strand(self);
+	self->is_open = false;
+	calls = calls_of(self);
+	pause_strand(self, calls);
 	if (UNLIKELY(!span_has_calls))
 		begin_calls(self);
-	begin_call(self, (uintptr_t)function, (uintptr_t)call_site, (uintptr_t)__builtin_frame_address(0));
+	end_left(self, calls, stack);
+	begin_call(self, calls, (uintptr_t)function, (uintptr_t)call_site, stack);
 	self->is_open = true;
 	clock_begin_alike(&self->clock, &self->pauses[PAUSE_HOOK_ENTER]);
 }
@@ -355,12 +408,18 @@ EXPORT void __cyg_profile_func_enter(void *function, void *call_site)
 EXPORT void __cyg_profile_func_exit(void *function, void *call_site)
 {
 	struct thread *self = &span_self;
+	struct calls *calls = self->calls;
 
 	(void)call_site;
-	if (!self->is_open || !self->calls)
+	if (UNLIKELY(!self->is_open || !calls))
 		return;
-	span_pause_strand(self);
-	end_calls_to(self, (uintptr_t)function);
+	self->is_open = false;
+	pause_strand(self, calls);
+	if (LIKELY(calls->depth > self->call_base &&
+		   calls->stack[calls->depth - 1].function == (uintptr_t)function))
+		end_call(self, calls);
+	else
+		end_calls_to(self, calls, (uintptr_t)function);
 	self->is_open = true;
 	clock_begin_alike(&self->clock, &self->pauses[PAUSE_HOOK_EXIT]);
 }
@@ -409,8 +468,8 @@ void span_calls_end(struct thread *self)
 
 	if (!span_has_calls)
 		return;
-	while (self->calls && self->calls->depth)
-		end_call(self);
+	if (self->calls)
+		end_calls(self, self->calls, 0);
 	spin_lock(&registry_lock);
 	for (struct calls *calls = registry; calls; calls = calls->next) {
 		for (uint32_t call = 0; call < span_known_calls(); call++)

@@ -16,6 +16,7 @@ LIBRARY = Library(
         "span.h",
         "span_accounts.c",
         "span_accounts.h",
+        "span_alone.h",
         "span_call_sites.c",
         "span_calls.c",
         "span_chains.c",
