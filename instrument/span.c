@@ -19,6 +19,8 @@ EXPORT void parprof_span_work(uint64_t cycles)
 
 void span_book(struct thread *self, struct frame *frame, uint64_t cycles)
 {
+	struct frame *implicit = self->implicit;
+
 	if (UNLIKELY(span_has_calls)) {
 		span_calls_book(self, frame, cycles);
 		cycles += self->unbooked;
@@ -26,8 +28,8 @@ void span_book(struct thread *self, struct frame *frame, uint64_t cycles)
 		frame->work_done += cycles;
 	}
 	self->total += cycles;
-	self->implicit->busy += cycles;
-	self->implicit->worked += cycles;
+	implicit->busy += cycles;
+	implicit->worked += cycles;
 	frame->c += cycles;
 	if (frame->is_root) {
 		struct span_site *site = &span_record->sites[frame->site];
@@ -37,19 +39,23 @@ void span_book(struct thread *self, struct frame *frame, uint64_t cycles)
 		site->bound += cycles;
 		return;
 	}
-	prof_add_next(&frame->prof, frame->site, cycles);
-	prof_add_next(&self->implicit->work, frame->site, cycles);
+	prof_add_next(&frame->prof, frame->site, cycles, self->begun);
+	prof_add_next(&implicit->work, frame->site, cycles, self->begun);
+	self->begun = 0;
 }
 
 static inline void end_strand(struct thread *self, uint64_t most_waiting)
 {
+	struct clock_stop stop;
 	uint64_t cycles;
 
 	if (!self->is_open)
 		return;
 	self->is_open = false;
 	self->ended_by = TASK_END_OTHER;
-	cycles = clock_end(&self->clock);
+	stop = clock_stop(&self->clock);
+	span_hooks_replay(self);
+	cycles = clock_end_by(&self->clock, stop);
 	span_book(self, self->frame, cycles > most_waiting ? cycles : 0);
 	if (UNLIKELY(span_has_calls))
 		span_calls_settle(self, self->frame);
@@ -167,7 +173,8 @@ void span_release(struct thread *self, struct frame *frame)
 
 		if (!is_last_reference(&frame->references))
 			return;
-		span_forget_dependences(self, frame);
+		if (UNLIKELY(frame->dependences))
+			span_forget_dependences(self, frame);
 		dispose(self, frame);
 		frame = parent;
 	}

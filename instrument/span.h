@@ -4,7 +4,7 @@
  * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_conditions.c, span_semaphores.c,
  * span_futex.c, span_runtime.c) say what happens; span.c (strands and paths), span_tasks.c, span_dependences.c,
  * span_loops.c, span_doacross.c, span_holds.c (locks), span_tokens.c, span_stages.c, span_accounts.c, span_items.c,
- * span_regions.c (teams and their barriers), span_crews.c and span_phases.c compute; span_sites.c and span_chains.c say where in the code; span_record.h is
+ * span_regions.c (teams and their barriers), span_crews.c and span_phases.c compute; span_hooks.c is called by the program's own functions; span_sites.c and span_chains.c say where in the code; span_record.h is
  * what comes out. span_processors.c has the program believe in as many cores as the run is about.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
@@ -218,8 +218,6 @@ struct frame {
 
 /* What is between two strands, and takes about as long each time. */
 enum pause {
-	PAUSE_HOOK_ENTER,
-	PAUSE_HOOK_EXIT,
 	/* of a region with one thread, outside of others: nobody is waited for or woken up in them */
 	PAUSE_REGION_BEGIN,
 	PAUSE_REGION_END,
@@ -252,6 +250,7 @@ struct thread {
 	bool has_left;		/* the task was handed back to the runtime, which will go on with it elsewhere */
 	struct clock_base clock;
 	uint64_t total;	   /* of its strands that are over */
+	uint32_t begun;	   /* so many codes of the frame's site began with the strand under way; not of the root's */
 	uint64_t unbooked; /* of the strand under way, up to the last hook: in no sum yet but those of calls */
 	uintptr_t tested; /* a lock that it did not get last */
 	uint32_t held_count;
@@ -260,6 +259,8 @@ struct thread {
 	struct call_context context; /* of the code that it executes */
 	uint32_t call_base;	     /* calls below are not of this task or region */
 	struct calls *calls;
+	struct hook *hooks; /* of the strand under way */
+	uint32_t hook_count, hook_room;
 	struct clock_pause pauses[PAUSES];
 	enum task_end ended_by; /* its last strand */
 	uint32_t ended_site;	/* of the task that was in */
@@ -333,6 +334,9 @@ static inline void clear_begin(void *structure, size_t bytes)
 		__asm__ volatile("" : "+r"(at)); /* keep the loop a loop */
 	}
 }
+
+/* hooks (span_hooks.c) */
+void span_hooks_replay(struct thread *self);
 
 /* strands */
 void span_end_strand(struct thread *self);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whether the process has no other thread, as glibc knows it (2.32; what keeps older ones says that it may have): then
- * locks and counts of references need no locked instructions, of which a task would have a dozen, 5 ns each. Only the
- * thread itself can end that, by making another one, and so not between asking and doing.
+ * locks and counts of references need no locked instructions, of which a task would have a dozen. Only the thread itself
+ * can end that, by making another one, and so not between asking and doing.
  */
 #ifndef PARPROF_SPAN_ALONE_H
 #define PARPROF_SPAN_ALONE_H

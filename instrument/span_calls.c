@@ -5,6 +5,7 @@
 
 #define CACHE_SIZE 512
 #define CACHE_STEP 37 /* between the places of a call site under different others */
+#define HOOKS 256
 #define MAX_DEPTH (1u << 20)
 
 bool span_has_calls;
@@ -26,6 +27,7 @@ struct calls {
 	uint32_t depth, room;
 	uint32_t settled; /* so many of the outermost have nothing that their path lacks */
 	struct call *stack;
+	struct hook hooks[HOOKS];
 	const struct transition *cache[CACHE_SIZE];
 	struct call_amounts work[SPAN_MAX_CALLS]; /* the on-work profile */
 };
@@ -57,7 +59,7 @@ static inline const struct transition *transition_of(struct calls *calls, struct
 
 /* threads */
 
-static struct calls *new_calls(void)
+static struct calls *new_calls(struct thread *self)
 {
 	struct calls *calls;
 
@@ -74,13 +76,16 @@ static struct calls *new_calls(void)
 	calls->is_free = false;
 	calls->depth = calls->settled = 0;
 	spin_unlock(&registry_lock);
+	self->hooks = calls->hooks;
+	self->hook_room = HOOKS;
+	self->hook_count = 0;
 	return calls;
 }
 
 static inline struct calls *calls_of(struct thread *self)
 {
 	if (UNLIKELY(!self->calls))
-		self->calls = new_calls();
+		self->calls = new_calls(self);
 	return self->calls;
 }
 
@@ -258,35 +263,41 @@ static void add_top_times(struct call_amounts *on_work, struct call_amounts *on_
 	}
 }
 
-/* The innermost call ends: the paper's UPDATE of both profiles. */
-static inline void end_call(struct thread *self, struct calls *calls)
+/* A call ends, with these sums of its frame: the paper's UPDATE of both profiles. Returns its work. */
+static inline uint64_t book_end(struct calls *calls, struct frame *frame, const struct call *call, uint64_t work_now,
+				uint64_t length_now)
 {
-	uint32_t depth = --calls->depth;
-	const struct call *call = &calls->stack[depth];
 	const struct transition *site = call->site;
-	struct frame *frame = self->frame;
-	struct call_amounts *on_work = &calls->work[site->call], *on_span;
-	uint64_t work;
+	struct call_amounts *on_work = &calls->work[site->call],
+			    *on_span = call_prof_at(&frame->path.prof, site->call, span_known_calls());
+	uint64_t work = since(work_now, call->work);
 
-	if (calls->settled > depth)
-		calls->settled = depth;
-	self->context = call->before;
-	if (UNLIKELY(!frame))
-		return;
-	work = since(frame->work_done + self->unbooked, call->work);
-	on_span = call_prof_at(&frame->path.prof, site->call, span_known_calls());
 	on_work->of[CALL_COUNT]++;
 	on_span->of[CALL_COUNT]++;
 	on_work->of[CALL_LOCAL_WORK] += call->local;
 	on_span->of[CALL_LOCAL_SPAN] += call->local;
 	on_span->of[CALL_LOCAL_WORK] += since(work, call->called);
 	if (site->is_top_site | site->is_top_caller)
-		add_top_times(on_work, on_span, site, work,
-			      since(frame->c_before + frame->c + self->unbooked, call->length));
-	if (depth > self->call_base)
-		calls->stack[depth - 1].called += work;
-	else
-		frame->called += work;
+		add_top_times(on_work, on_span, site, work, since(length_now, call->length));
+	return work;
+}
+
+/* The innermost call ends. */
+static void end_call(struct thread *self, struct calls *calls)
+{
+	uint32_t depth = --calls->depth;
+	const struct call *call = &calls->stack[depth];
+	struct frame *frame = self->frame;
+	uint64_t work;
+
+	if (calls->settled > depth)
+		calls->settled = depth;
+	self->context = call->before;
+	if (!frame)
+		return;
+	work = book_end(calls, frame, call, frame->work_done + self->unbooked,
+			frame->c_before + frame->c + self->unbooked);
+	*(depth > self->call_base ? &calls->stack[depth - 1].called : &frame->called) += work;
 }
 
 static __attribute__((noinline)) void end_calls(struct thread *self, struct calls *calls, uint32_t depth)
@@ -319,7 +330,7 @@ static __attribute__((noinline)) bool make_room(struct calls *calls)
 }
 
 /* Those that longjmp left, which said nothing: they were deeper in the stack. */
-static inline void end_left(struct thread *self, struct calls *calls, uintptr_t stack)
+static void end_left(struct thread *self, struct calls *calls, uintptr_t stack)
 {
 	uint32_t depth = calls->depth;
 
@@ -329,7 +340,7 @@ static inline void end_left(struct thread *self, struct calls *calls, uintptr_t 
 		end_calls(self, calls, depth);
 }
 
-static inline void begin_call(struct thread *self, struct calls *calls, uintptr_t function, uintptr_t address,
+static void begin_call(struct thread *self, struct calls *calls, uintptr_t function, uintptr_t address,
 			      uintptr_t stack)
 {
 	const struct frame *frame = self->frame;
@@ -362,66 +373,81 @@ static __attribute__((noinline)) void end_calls_to(struct thread *self, struct c
 		end_calls(self, calls, at - 1);
 }
 
-/* The first hook: what was executed until then was in no call. */
-static void begin_calls(struct thread *self)
+/* A hook, so many cycles after what was before it. */
+void span_calls_hook(struct thread *self, const struct hook *hook, uint64_t cycles)
 {
-	span_has_calls = true;
-	span_record->flags |= SPAN_CALLS;
-	if (self->frame->is_root && self->frame->c)
-		span_calls_book(self, self->frame, self->frame->c);
-}
+	struct calls *calls = calls_of(self);
 
-/* A hook in a strand: what was executed counts for the call under way, and is booked elsewhere with the rest of the
- * strand: the site stays, and so does the frame. */
-static inline void pause_strand(struct thread *self, struct calls *calls)
-{
-	struct frame *frame = self->frame;
-	uint64_t cycles = clock_end(&self->clock);
-
-	if (UNLIKELY(frame->is_root || !span_has_calls)) {
-		span_book(self, frame, cycles);
-		return;
-	}
 	self->unbooked += cycles;
-	book_call(self, calls, frame, cycles);
+	book_call(self, calls, self->frame, cycles);
+	if (hook->address) {
+		end_left(self, calls, hook->stack);
+		begin_call(self, calls, hook->function, hook->address, hook->stack);
+	} else {
+		end_calls_to(self, calls, hook->function);
+	}
 }
 
-EXPORT void __cyg_profile_func_enter(void *function, void *call_site)
+/* All hooks of a strand, up to the last one: as span_calls_hook for each, with what changes in variables. */
+void span_calls_replay(struct thread *self, const struct hook *hook, uint32_t count)
 {
-	struct thread *self = &span_self;
-	uintptr_t stack = (uintptr_t)__builtin_frame_address(0);
-	struct calls *calls;
-
-	if (UNLIKELY(!self->is_open))
-		return;
-	self->is_open = false;
-	calls = calls_of(self);
-	pause_strand(self, calls);
-	if (UNLIKELY(!span_has_calls))
-		begin_calls(self);
-	end_left(self, calls, stack);
-	begin_call(self, calls, (uintptr_t)function, (uintptr_t)call_site, stack);
-	self->is_open = true;
-	clock_begin_alike(&self->clock, &self->pauses[PAUSE_HOOK_ENTER]);
-}
-
-EXPORT void __cyg_profile_func_exit(void *function, void *call_site)
-{
-	struct thread *self = &span_self;
 	struct calls *calls = self->calls;
+	struct frame *frame = self->frame;
+	struct call_context context = self->context;
+	uint32_t base = self->call_base, depth = calls->depth, settled = calls->settled;
+	uint64_t work = frame->work_done, length = frame->c_before + frame->c, done = self->unbooked;
 
-	(void)call_site;
-	if (UNLIKELY(!self->is_open || !calls))
-		return;
-	self->is_open = false;
-	pause_strand(self, calls);
-	if (LIKELY(calls->depth > self->call_base &&
-		   calls->stack[calls->depth - 1].function == (uintptr_t)function))
-		end_call(self, calls);
-	else
-		end_calls_to(self, calls, (uintptr_t)function);
-	self->is_open = true;
-	clock_begin_alike(&self->clock, &self->pauses[PAUSE_HOOK_EXIT]);
+	for (const struct hook *end = hook + count; hook < end; hook++) {
+		uint64_t cycles = clock_end_at(&self->clock, hook->at);
+		struct call *call = &calls->stack[depth]; /* the next one */
+		bool is_begin = hook->address != 0, has_call = depth > base;
+
+		if (UNLIKELY(is_begin ? depth >= calls->room || (has_call && call[-1].stack < hook->stack)
+				      : !has_call || call[-1].function != hook->function)) {
+			calls->depth = depth;
+			calls->settled = settled;
+			self->context = context;
+			self->unbooked = done;
+			span_calls_hook(self, hook, cycles);
+			depth = calls->depth;
+			settled = calls->settled;
+			context = self->context;
+			done = self->unbooked;
+			continue;
+		}
+		done += cycles;
+		if (has_call) {
+			call[-1].local += cycles;
+			settled = settled < depth ? settled : depth - 1;
+		} else {
+			add_local(calls, frame, context.call, cycles);
+		}
+		if (is_begin) {
+			const struct transition *site = transition_of(calls, context, hook->address, hook->function);
+
+			call->site = site;
+			call->before = context;
+			call->function = hook->function;
+			call->stack = hook->stack;
+			call->work = work + done;
+			call->length = length + done;
+			call->local = call->called = 0;
+			context.call = site->call;
+			context.state = site->call == CALL_OTHER ? context.state : site->next;
+			depth++;
+		} else {
+			uint64_t taken = book_end(calls, frame, --call, work + done, length + done);
+
+			context = call->before;
+			depth--;
+			settled = settled < depth ? settled : depth;
+			*(depth > base ? &call[-1].called : &frame->called) += taken;
+		}
+	}
+	calls->depth = depth;
+	calls->settled = settled;
+	self->context = context;
+	self->unbooked = done;
 }
 
 /* the process */
@@ -433,6 +459,8 @@ void span_calls_end_thread(struct thread *self)
 		return;
 	self->calls->is_free = true;
 	self->calls = NULL;
+	self->hooks = NULL;
+	self->hook_room = self->hook_count = 0;
 }
 
 static void add_on_work(struct span_call *into, const struct call_amounts *from)
@@ -512,6 +540,7 @@ void span_calls_reset(struct span_record *record)
 	struct thread *self = &span_self;
 	struct calls *own = self->calls;
 
+	span_hooks_replay(self); /* of the strand in which the process forked */
 	atomic_flag_clear(&registry_lock.taken);
 	atomic_flag_clear(&foreign_lock.taken);
 	span_path_clear(&span_root.path);

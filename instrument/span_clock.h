@@ -12,6 +12,7 @@
 #define PARPROF_SPAN_CLOCK_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 enum span_clock { CLOCK_BY_SYSCALL, CLOCK_BY_RSEQ, CLOCK_BY_TEST };
@@ -34,6 +35,13 @@ struct clock_pause {
 	uint64_t mean;	/* cycles, in sixteenths */
 };
 
+/* A moment of a thread's clock. */
+struct clock_stop {
+	uint64_t at;
+	uint64_t on_cpu_ns; /* the thread's CPU clock, where there was a switch since the last base; else 0 */
+	bool is_by_ticks;
+};
+
 /* What each strand calls. gcc leaves it out of line, for a region 4 ns more; clang takes no static variables in such functions. */
 #ifdef __clang__
 #define IN_CALLERS
@@ -49,6 +57,11 @@ uint64_t clock_choose(enum span_clock *chosen);
 uint64_t clock_begin(struct clock_base *clock);
 /* It ends: its length in cycles. */
 uint64_t clock_end(struct clock_base *clock);
+/* The same in two steps: when, and how long it was. */
+struct clock_stop clock_stop(const struct clock_base *clock);
+uint64_t clock_end_by(struct clock_base *clock, struct clock_stop stop);
+/* It ended when clock_at_hand was read, and the next one began. */
+uint64_t clock_end_at(struct clock_base *clock, uint64_t at);
 /* As clock_begin, after a few instructions that take about as long each time. */
 uint64_t clock_begin_alike(struct clock_base *clock, struct clock_pause *pause);
 /* The thread's CPU clock when its last strand ended, in cycles. */

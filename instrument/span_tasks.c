@@ -111,9 +111,9 @@ void span_task_begin(struct thread *self, struct frame *task, struct task_run *r
 	run->kept = span_calls_enter(self, task->context);
 	self->implicit = implicit_for(self, task->team);
 	self->frame = task;
-	span_take_predecessors(self, task);
-	if (!task->has_begun)
-		span_count(self, task->site);
+	if (UNLIKELY(task->predecessor_count))
+		span_take_predecessors(self, task);
+	self->begun = !task->has_begun;
 	task->has_begun = true;
 	if (task->is_plain)
 		span_begin_task_strand(self, TASK_BEGIN_BODY, task->site);
@@ -145,7 +145,7 @@ bool span_task_end(struct thread *self, struct frame *task, struct task_run *run
 	self->has_left = run->had_left;
 	self->frame = run->before;
 	self->implicit = run->implicit;
-	if (!has_left)
+	if (UNLIKELY(task->dependences) && !has_left)
 		span_forget_dependences(self, task);
 	if (run->was_open)
 		span_begin_strand(self);

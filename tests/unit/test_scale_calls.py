@@ -192,6 +192,21 @@ def test_deep_recursion_has_one_row(directory: Path, tmp_path: Path) -> None:
     assert not record.flags & Flag.CALLS_FULL
 
 
+def test_a_call_that_forks_goes_on_in_both_processes(directory: Path, tmp_path: Path) -> None:
+    """What a strand's hooks have said before the fork is known in the child, whose record begins there."""
+    subprocess.run(
+        [built(directory), "forks", "1000"], env=variables(tmp_path, 1), check=True, stdout=subprocess.DEVNULL
+    )
+    found = [read_record(os.fspath(path)) for path in tmp_path.glob("*.span")]
+    parent, child = sorted(found, key=lambda record: bool(record.flags & Flag.FORKED))
+
+    def calls(record: SpanRecord) -> list[tuple[int, int]]:
+        return sorted((call.on_work.count, ns(call.on_work.local_work_s)) for call in record.calls)
+
+    assert calls(parent) == [(1, 0), (1, 1000)]  # main, forks
+    assert calls(child) == [(1, 0), (1, 0), (1, 2000)]
+
+
 PEAK = """
 #include <stdio.h>
 #include <sys/resource.h>

@@ -56,6 +56,23 @@ def test_regions_of_a_thread_whose_other_code_is_not_followed(tmp_path: Path, co
     pytest.fail(f"off by {found}")
 
 
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_tasks_of_two_sites_in_a_team_of_one_thread(tmp_path: Path, compiler: str) -> None:
+    """What making and ending a task takes is another time for each site."""
+    found = []
+    for _ in range(ATTEMPTS):
+        record = scale_programs.run(
+            tmp_path, 1, NAME, "tasks", "200", "50", "1000", clock="rseq", compiler=compiler
+        )
+        pieces = [site.work_s for site in sites(record, SiteKind.TASK)]
+        whole = max(site.work_s for site in sites(record, SiteKind.REGION))
+        assert len(pieces) == 2
+        found.append(max(off(piece, whole) for piece in pieces))
+        if found[-1] < RIGHT:
+            return
+    pytest.fail(f"off by {found}")
+
+
 def calls(directory: Path) -> SpanRecord:
     records = directory / "records"
     records.mkdir(exist_ok=True)

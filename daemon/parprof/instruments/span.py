@@ -32,6 +32,7 @@ LIBRARY = Library(
         "span_gomp.c",
         "span_gomp_tasks.c",
         "span_holds.c",
+        "span_hooks.c",
         "span_items.c",
         "span_kmp.c",
         "span_kmp.h",
