@@ -2,12 +2,12 @@
 #define _GNU_SOURCE
 #include "span_clock.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define NS 1000000000ull
+#define TRIALS 101 /* of what takes as long each time */
 
 static enum span_clock clock_kind;
 static uint64_t clock_frequency = NS; /* of the cycles */
@@ -107,16 +107,25 @@ static uint64_t tsc_frequency(void)
 	return (uint64_t)((double)(end.tsc - start.tsc) * (double)NS / (double)(end.ns - start.ns));
 }
 
+static int compare(const void *one, const void *other)
+{
+	uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)other;
+
+	return (a > b) - (a < b);
+}
+
+/* Not the least: a core may read the TSC twice at once. */
 static uint64_t cost_of_reading(void)
 {
-	uint64_t least = UINT64_MAX;
+	uint64_t taken[TRIALS];
 
-	for (int i = 0; i < 1000; i++) {
-		uint64_t start = __rdtsc(), taken = __rdtsc() - start;
-		if (taken < least)
-			least = taken;
+	for (int i = 0; i < TRIALS; i++) {
+		uint64_t start = __rdtsc();
+
+		taken[i] = __rdtsc() - start;
 	}
-	return least;
+	qsort(taken, TRIALS, sizeof(*taken), compare);
+	return taken[TRIALS / 2];
 }
 
 static __attribute__((noinline)) void renew_base(struct clock_base *clock)
@@ -324,15 +333,14 @@ IN_CALLERS uint64_t clock_end_at(struct clock_base *clock, uint64_t at)
 	return length;
 }
 
-/* Whether the next can be read without asking the system, and was not stopped since the strand began. */
-static inline bool clock_is_at_hand(void)
-{
-	return clock_kind == CLOCK_BY_RSEQ && is_at_hand();
-}
-
-static inline uint64_t clock_at_hand(void)
+IN_CALLERS uint64_t clock_at_hand(void)
 {
 	return read_at_hand();
+}
+
+IN_CALLERS bool clock_was_at_hand(void)
+{
+	return clock_kind == CLOCK_BY_RSEQ && is_at_hand();
 }
 
 IN_CALLERS uint64_t clock_begin_alike(struct clock_base *clock, struct clock_pause *pause)

@@ -60,10 +60,12 @@ uint64_t clock_end(struct clock_base *clock);
 /* The same in two steps: when, and how long it was. */
 struct clock_stop clock_stop(const struct clock_base *clock);
 uint64_t clock_end_by(struct clock_base *clock, struct clock_stop stop);
-/* It ended when clock_at_hand was read, and the next one began. */
+/* The clock, where it can be read without asking the system. */
+uint64_t clock_at_hand(void);
+/* Asked after that: whether it could be, and had not been stopped since the strand began. */
+bool clock_was_at_hand(void);
+/* The strand ended when clock_at_hand was read, and the next one began. */
 uint64_t clock_end_at(struct clock_base *clock, uint64_t at);
-/* As clock_begin, after a few instructions that take about as long each time. */
-uint64_t clock_begin_alike(struct clock_base *clock, struct clock_pause *pause);
 /* The thread's CPU clock when its last strand ended, in cycles. */
 uint64_t clock_at_end(const struct clock_base *clock);
 /* The CPU clock of another thread now. */

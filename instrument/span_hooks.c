@@ -55,15 +55,17 @@ static inline void write_down(uintptr_t function, uintptr_t address, uintptr_t s
 {
 	struct thread *self = &span_self;
 	struct hook *hook = &self->hooks[self->hook_count];
+	uint64_t at;
 
 	if (UNLIKELY(!self->is_open))
 		return;
 	self->is_open = false; /* for handlers of signals */
-	if (UNLIKELY(self->hook_count == self->hook_room || !clock_is_at_hand())) {
+	at = clock_at_hand();
+	if (UNLIKELY(self->hook_count == self->hook_room || !clock_was_at_hand())) {
 		hook_anyhow(self, &(struct hook){.function = function, .address = address, .stack = stack});
 		return;
 	}
-	hook->at = clock_at_hand();
+	hook->at = at;
 	hook->function = function;
 	hook->address = address;
 	hook->stack = stack;
