@@ -17,8 +17,10 @@ EXPORT void parprof_span_work(uint64_t cycles)
 
 /* strands */
 
-static void book(struct thread *self, struct frame *frame, uint64_t cycles)
+void span_book(struct thread *self, struct frame *frame, uint64_t cycles)
 {
+	struct frame *implicit = self->implicit;
+
 	if (UNLIKELY(span_has_calls)) {
 		span_calls_book(self, frame, cycles);
 		cycles += self->unbooked;
@@ -26,8 +28,8 @@ static void book(struct thread *self, struct frame *frame, uint64_t cycles)
 		frame->work_done += cycles;
 	}
 	self->total += cycles;
-	self->implicit->busy += cycles;
-	self->implicit->worked += cycles;
+	implicit->busy += cycles;
+	implicit->worked += cycles;
 	frame->c += cycles;
 	if (frame->is_root) {
 		struct span_site *site = &span_record->sites[frame->site];
@@ -37,19 +39,24 @@ static void book(struct thread *self, struct frame *frame, uint64_t cycles)
 		site->bound += cycles;
 		return;
 	}
-	prof_add_next(&frame->prof, frame->site, cycles);
-	prof_add_next(&self->implicit->work, frame->site, cycles);
+	prof_add_next(&frame->prof, frame->site, cycles, self->begun);
+	prof_add_next(&implicit->work, frame->site, cycles, self->begun);
+	self->begun = 0;
 }
 
 static inline void end_strand(struct thread *self, uint64_t most_waiting)
 {
+	struct clock_stop stop;
 	uint64_t cycles;
 
 	if (!self->is_open)
 		return;
 	self->is_open = false;
-	cycles = clock_end(&self->clock);
-	book(self, self->frame, cycles > most_waiting ? cycles : 0);
+	self->ended_by = TASK_END_OTHER;
+	stop = clock_stop(&self->clock);
+	span_hooks_replay(self);
+	cycles = clock_end_by(&self->clock, stop);
+	span_book(self, self->frame, cycles > most_waiting ? cycles : 0);
 	if (UNLIKELY(span_has_calls))
 		span_calls_settle(self, self->frame);
 }
@@ -66,26 +73,6 @@ void span_end_wait(struct thread *self, uint64_t most)
 	end_strand(self, most);
 }
 
-/* A hook in a strand: what was executed counts for the call under way, and is booked elsewhere with the rest of the
- * strand: the site stays, and so does the frame. */
-static inline void pause_strand(struct thread *self)
-{
-	struct frame *frame = self->frame;
-	uint64_t cycles = clock_end(&self->clock);
-
-	if (UNLIKELY(frame->is_root || !span_has_calls)) {
-		book(self, frame, cycles);
-		return;
-	}
-	self->unbooked += cycles;
-	span_calls_book(self, frame, cycles);
-}
-
-void span_pause_strand(struct thread *self)
-{
-	self->is_open = false;
-	pause_strand(self);
-}
 
 /* A site's code begins once more, on the current path. */
 void span_count(struct thread *self, uint32_t site)
@@ -184,11 +171,10 @@ void span_release(struct thread *self, struct frame *frame)
 	while (frame && !frame->is_root) {
 		struct frame *parent = frame->parent;
 
-		/* who has the only reference needs no locked instruction: nobody can make another */
-		if (atomic_load_explicit(&frame->references, memory_order_acquire) != 1 &&
-		    atomic_fetch_sub_explicit(&frame->references, 1, memory_order_acq_rel) != 1)
+		if (!is_last_reference(&frame->references))
 			return;
-		span_forget_dependences(self, frame);
+		if (UNLIKELY(frame->dependences))
+			span_forget_dependences(self, frame);
 		dispose(self, frame);
 		frame = parent;
 	}

@@ -4,7 +4,7 @@
  * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_conditions.c, span_semaphores.c,
  * span_futex.c, span_runtime.c) say what happens; span.c (strands and paths), span_tasks.c, span_dependences.c,
  * span_loops.c, span_doacross.c, span_holds.c (locks), span_tokens.c, span_stages.c, span_accounts.c, span_items.c,
- * span_regions.c (teams and their barriers), span_crews.c and span_phases.c compute; span_sites.c and span_chains.c say where in the code; span_record.h is
+ * span_regions.c (teams and their barriers), span_crews.c and span_phases.c compute; span_hooks.c is called by the program's own functions; span_sites.c and span_chains.c say where in the code; span_record.h is
  * what comes out. span_processors.c has the program believe in as many cores as the run is about.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
@@ -24,6 +24,7 @@
 
 #define PARPROF_SPAN_LIBRARY
 #include "parprof_span.h"
+#include "span_alone.h"
 #include "span_calls.h"
 #include "span_clock.h"
 #include "span_prof.h"
@@ -171,15 +172,15 @@ struct frame {
 	struct segment *longest_calls;
 	struct call_context context; /* where it was made */
 	uint32_t spawn_depth;	     /* of calls in its parent then */
-	uint64_t work_done;	     /* without its children's */
-	uint64_t spawned;	     /* by children that it made itself, not in a call */
-	uint64_t called;	     /* of that: in calls that it made itself */
+	uint64_t work_done;	     /* with that of the children that it has waited for */
+	uint64_t called;	     /* of that: in calls that it made itself, not in a call */
 	uint64_t c_before;	     /* its own length before `c` began anew */
 	/* of a task */
 	void (*body)(void *);
 	void (*copy)(void *, void *);
 	size_t header;
 	bool is_detached;
+	bool is_plain; /* the runtime does for it what it does for all of its site, whenever its team has one thread */
 	uint32_t predecessor_count;
 	struct frame **predecessors;
 	struct dependences *dependences; /* of its children */
@@ -217,12 +218,22 @@ struct frame {
 
 /* What is between two strands, and takes about as long each time. */
 enum pause {
-	PAUSE_HOOK_ENTER,
-	PAUSE_HOOK_EXIT,
 	/* of a region with one thread, outside of others: nobody is waited for or woken up in them */
 	PAUSE_REGION_BEGIN,
 	PAUSE_REGION_END,
 	PAUSES
+};
+
+/* What ended the strand before a pause of a runtime of tasks, and what begins the one after it. */
+enum task_end { TASK_END_OTHER, TASK_END_MADE, TASK_END_WAITS, TASK_END_BODY, TASK_ENDS };
+enum task_begin { TASK_BEGIN_MADE, TASK_BEGIN_WAITED, TASK_BEGIN_BODY, TASK_BEGINS };
+
+#define TASK_PAUSE_SITES 8
+
+/* Of one site's tasks: how much of their data is copied, and allocated, is the same for all. */
+struct task_pauses {
+	uint32_t site;
+	struct clock_pause of[TASK_ENDS][TASK_BEGINS];
 };
 
 struct held {
@@ -239,6 +250,7 @@ struct thread {
 	bool has_left;		/* the task was handed back to the runtime, which will go on with it elsewhere */
 	struct clock_base clock;
 	uint64_t total;	   /* of its strands that are over */
+	uint32_t begun;	   /* so many codes of the frame's site began with the strand under way; not of the root's */
 	uint64_t unbooked; /* of the strand under way, up to the last hook: in no sum yet but those of calls */
 	uintptr_t tested; /* a lock that it did not get last */
 	uint32_t held_count;
@@ -247,7 +259,12 @@ struct thread {
 	struct call_context context; /* of the code that it executes */
 	uint32_t call_base;	     /* calls below are not of this task or region */
 	struct calls *calls;
+	struct hook *hooks; /* of the strand under way */
+	uint32_t hook_count, hook_room;
 	struct clock_pause pauses[PAUSES];
+	enum task_end ended_by; /* its last strand */
+	uint32_t ended_site;	/* of the task that was in */
+	struct task_pauses task_pauses[TASK_PAUSE_SITES]; /* by site, modulo */
 };
 
 extern __thread struct thread span_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
@@ -265,6 +282,8 @@ void span_yield(void);
 
 static inline void spin_lock(struct spin *spin)
 {
+	if (LIKELY(span_is_alone()))
+		return;
 	while (atomic_flag_test_and_set_explicit(&spin->taken, memory_order_acquire))
 		span_yield();
 }
@@ -316,10 +335,13 @@ static inline void clear_begin(void *structure, size_t bytes)
 	}
 }
 
+/* hooks (span_hooks.c) */
+void span_hooks_replay(struct thread *self);
+
 /* strands */
 void span_end_strand(struct thread *self);
 void span_end_wait(struct thread *self, uint64_t most);
-void span_pause_strand(struct thread *self);
+void span_book(struct thread *self, struct frame *frame, uint64_t cycles);
 static inline void span_begin_strand(struct thread *self)
 {
 	if (span_record) {
@@ -487,6 +509,7 @@ struct frame *span_spawn_alike(struct thread *self, struct frame *pattern);
 void span_take_serial(struct frame *parent, struct frame *child);
 void span_task_begin(struct thread *self, struct frame *task, struct task_run *run);
 bool span_task_end(struct thread *self, struct frame *task, struct task_run *run);
+void span_begin_task_strand(struct thread *self, enum task_begin begin, uint32_t site);
 void span_open_group(struct frame *frame);
 void span_close_group(struct thread *self, struct frame *frame);
 void span_keep_pattern(struct group *group, struct frame *pattern);

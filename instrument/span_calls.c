@@ -4,19 +4,20 @@
 #include "span.h"
 
 #define CACHE_SIZE 512
+#define CACHE_STEP 37 /* between the places of a call site under different others */
+#define HOOKS 256
 #define MAX_DEPTH (1u << 20)
 
 bool span_has_calls;
 
-/* A call that is under way. */
+/* A call that is under way: in one cache line. */
 struct call {
 	const struct transition *site;
 	struct call_context before;
 	uintptr_t function, stack;
-	uint64_t work, length; /* its frame's at the begin */
+	uint64_t work, length; /* its frame's at the begin; what the frame took of others' tasks since is added */
 	uint64_t local;	       /* what the path does not have yet */
 	uint64_t called;       /* work of the calls that it made */
-	uint64_t spawned;      /* work of the tasks that it made, and the calls in it */
 };
 
 /* A thread's; it survives its thread, since it has what is to be reported. */
@@ -26,6 +27,7 @@ struct calls {
 	uint32_t depth, room;
 	uint32_t settled; /* so many of the outermost have nothing that their path lacks */
 	struct call *stack;
+	struct hook hooks[HOOKS];
 	const struct transition *cache[CACHE_SIZE];
 	struct call_amounts work[SPAN_MAX_CALLS]; /* the on-work profile */
 };
@@ -36,21 +38,28 @@ static struct calls *registry;
 static struct call_prof foreign; /* of paths of threads other than the first */
 static struct spin foreign_lock;
 
-static const struct transition *transition_of(struct calls *calls, struct call_context context, uintptr_t address,
-					      uintptr_t function)
+static __attribute__((noinline)) const struct transition *find_transition(const struct transition **cached,
+									  struct call_context context,
+									  uintptr_t address, uintptr_t function)
 {
-	uint32_t at = span_hash_call(context.state, address, function) % CACHE_SIZE;
-	const struct transition *one = calls->cache[at];
+	*cached = span_find_transition(context, address, function);
+	return *cached;
+}
 
-	if (LIKELY(one && is_transition(one, context.state, address, function)))
-		return one;
-	one = calls->cache[at] = span_find_transition(context, address, function);
-	return one;
+static inline const struct transition *transition_of(struct calls *calls, struct call_context context,
+						     uintptr_t address, uintptr_t function)
+{
+	const struct transition **cached =
+		&calls->cache[((uint32_t)address + context.state * CACHE_STEP) % CACHE_SIZE];
+
+	if (LIKELY(*cached && is_transition(*cached, context.state, address, function)))
+		return *cached;
+	return find_transition(cached, context, address, function);
 }
 
 /* threads */
 
-static struct calls *new_calls(void)
+static struct calls *new_calls(struct thread *self)
 {
 	struct calls *calls;
 
@@ -67,35 +76,49 @@ static struct calls *new_calls(void)
 	calls->is_free = false;
 	calls->depth = calls->settled = 0;
 	spin_unlock(&registry_lock);
+	self->hooks = calls->hooks;
+	self->hook_room = HOOKS;
+	self->hook_count = 0;
 	return calls;
 }
 
 static inline struct calls *calls_of(struct thread *self)
 {
 	if (UNLIKELY(!self->calls))
-		self->calls = new_calls();
+		self->calls = new_calls(self);
 	return self->calls;
 }
 
-static __attribute__((noinline)) void add_local(struct calls *calls, struct frame *frame, uint32_t call, uint64_t cycles)
+static inline void add_local(struct calls *calls, struct frame *frame, uint32_t call, uint64_t cycles)
 {
 	calls->work[call].of[CALL_LOCAL_WORK] += cycles;
 	call_prof_at(&frame->path.prof, call, span_known_calls())->of[CALL_LOCAL_SPAN] += cycles;
 }
 
+static __attribute__((noinline)) void add_outside(struct thread *self, struct calls *calls, struct frame *frame,
+						  uint64_t cycles)
+{
+	add_local(calls, frame, self->context.call, cycles);
+}
+
 /* What a thread executed belongs to the call that is innermost. It goes to the path when the call ends, or when the path
  * is about to be looked at: before each call of the runtime. */
-IN_CALLERS void span_calls_book(struct thread *self, struct frame *frame, uint64_t cycles)
+static inline void book_call(struct thread *self, struct calls *calls, struct frame *frame, uint64_t cycles)
 {
-	struct calls *calls = calls_of(self);
 	uint32_t innermost = calls->depth - 1;
 
-	if (UNLIKELY(calls->depth == self->call_base)) {
-		add_local(calls, frame, self->context.call, cycles);
+	if (calls->depth == self->call_base) {
+		add_outside(self, calls, frame, cycles);
 		return;
 	}
 	calls->stack[innermost].local += cycles;
-	calls->settled = calls->settled < innermost ? calls->settled : innermost;
+	if (calls->settled > innermost)
+		calls->settled = innermost;
+}
+
+IN_CALLERS void span_calls_book(struct thread *self, struct frame *frame, uint64_t cycles)
+{
+	book_call(self, calls_of(self), frame, cycles);
 }
 
 /* The path has everything then. */
@@ -164,7 +187,7 @@ static bool has_depth(struct children_calls *children, uint32_t depth)
 void span_calls_end_child(struct frame *parent, struct frame *child)
 {
 	struct children_calls *children = &parent->children;
-	uint64_t work = child->work_done + child->spawned, called = child->called;
+	uint64_t work = child->work_done, called = child->called;
 
 	if (__atomic_load_n(&child->children.used, __ATOMIC_RELAXED)) {
 		spin_lock(&child->lock);
@@ -190,13 +213,13 @@ void span_calls_take_children(struct thread *self, struct frame *frame)
 		uint64_t work = frame->children.by_depth[depth].work, called = frame->children.by_depth[depth].called;
 		uint32_t at = depth < depth_now ? depth : depth_now;
 
-		if (at) {
-			self->calls->stack[self->call_base + at - 1].spawned += work;
+		frame->work_done += work;
+		for (uint32_t inner = at; inner < depth_now; inner++) /* they did not make these */
+			self->calls->stack[self->call_base + inner].work += work;
+		if (at)
 			self->calls->stack[self->call_base + at - 1].called += called;
-		} else {
-			frame->spawned += work;
+		else
 			frame->called += called;
-		}
 		frame->children.by_depth[depth].work = frame->children.by_depth[depth].called = 0;
 	}
 	frame->children.used = 0;
@@ -227,29 +250,9 @@ static inline void add_times(struct call_amounts *amounts, enum call_amount coun
 	amounts->of[count + 2] += span;
 }
 
-/* The innermost call ends: the paper's UPDATE of both profiles. */
-static void end_call(struct thread *self)
+static void add_top_times(struct call_amounts *on_work, struct call_amounts *on_span, const struct transition *site,
+			  uint64_t work, uint64_t span)
 {
-	struct calls *calls = self->calls;
-	const struct call *call = &calls->stack[--calls->depth];
-	const struct transition *site = call->site;
-	struct frame *frame = self->frame;
-	struct call_amounts *on_work = &calls->work[site->call], *on_span;
-	uint64_t work, span;
-
-	if (calls->settled > calls->depth)
-		calls->settled = calls->depth;
-	self->context = call->before;
-	if (!frame)
-		return;
-	work = since(frame->work_done + self->unbooked, call->work) + call->spawned;
-	span = since(frame->c_before + frame->c + self->unbooked, call->length);
-	on_span = call_prof_at(&frame->path.prof, site->call, span_known_calls());
-	on_work->of[CALL_COUNT]++;
-	on_span->of[CALL_COUNT]++;
-	on_work->of[CALL_LOCAL_WORK] += call->local;
-	on_span->of[CALL_LOCAL_SPAN] += call->local;
-	on_span->of[CALL_LOCAL_WORK] += since(work, call->called);
 	if (site->is_top_site) {
 		add_times(on_work, CALL_TOP_SITE_COUNT, work, span);
 		add_times(on_span, CALL_TOP_SITE_COUNT, work, span);
@@ -258,32 +261,64 @@ static void end_call(struct thread *self)
 		add_times(on_work, CALL_TOP_CALLER_COUNT, work, span);
 		add_times(on_span, CALL_TOP_CALLER_COUNT, work, span);
 	}
-	if (calls->depth > self->call_base) {
-		calls->stack[calls->depth - 1].spawned += call->spawned;
-		calls->stack[calls->depth - 1].called += work;
-	} else {
-		frame->spawned += call->spawned;
-		frame->called += work;
-	}
+}
+
+/* A call ends, with these sums of its frame: the paper's UPDATE of both profiles. Returns its work. */
+static inline uint64_t book_end(struct calls *calls, struct frame *frame, const struct call *call, uint64_t work_now,
+				uint64_t length_now)
+{
+	const struct transition *site = call->site;
+	struct call_amounts *on_work = &calls->work[site->call],
+			    *on_span = call_prof_at(&frame->path.prof, site->call, span_known_calls());
+	uint64_t work = since(work_now, call->work);
+
+	on_work->of[CALL_COUNT]++;
+	on_span->of[CALL_COUNT]++;
+	on_work->of[CALL_LOCAL_WORK] += call->local;
+	on_span->of[CALL_LOCAL_SPAN] += call->local;
+	on_span->of[CALL_LOCAL_WORK] += since(work, call->called);
+	if (site->is_top_site | site->is_top_caller)
+		add_top_times(on_work, on_span, site, work, since(length_now, call->length));
+	return work;
+}
+
+/* The innermost call ends. */
+static void end_call(struct thread *self, struct calls *calls)
+{
+	uint32_t depth = --calls->depth;
+	const struct call *call = &calls->stack[depth];
+	struct frame *frame = self->frame;
+	uint64_t work;
+
+	if (calls->settled > depth)
+		calls->settled = depth;
+	self->context = call->before;
+	if (!frame)
+		return;
+	work = book_end(calls, frame, call, frame->work_done + self->unbooked,
+			frame->c_before + frame->c + self->unbooked);
+	*(depth > self->call_base ? &calls->stack[depth - 1].called : &frame->called) += work;
+}
+
+static __attribute__((noinline)) void end_calls(struct thread *self, struct calls *calls, uint32_t depth)
+{
+	while (calls->depth > depth)
+		end_call(self, calls);
 }
 
 void span_calls_leave(struct thread *self, struct calls_kept kept)
 {
-	if (self->calls) {
-		while (self->calls->depth > self->call_base)
-			end_call(self);
-	}
+	if (self->calls && self->calls->depth > self->call_base)
+		end_calls(self, self->calls, self->call_base);
 	self->context = kept.context;
 	self->call_base = kept.base;
 }
 
-static bool has_room(struct calls *calls)
+static __attribute__((noinline)) bool make_room(struct calls *calls)
 {
 	struct call *more;
 	uint32_t room = calls->room ? 2 * calls->room : 256;
 
-	if (LIKELY(calls->depth < calls->room))
-		return true;
 	if (room > MAX_DEPTH)
 		return false;
 	more = realloc(calls->stack, room * sizeof(*more));
@@ -294,75 +329,125 @@ static bool has_room(struct calls *calls)
 	return true;
 }
 
-static void begin_call(struct thread *self, uintptr_t function, uintptr_t address, uintptr_t stack)
+/* Those that longjmp left, which said nothing: they were deeper in the stack. */
+static void end_left(struct thread *self, struct calls *calls, uintptr_t stack)
 {
-	struct calls *calls = calls_of(self);
-	const struct transition *one;
+	uint32_t depth = calls->depth;
 
-	/* those that longjmp left, which said nothing: they were deeper in the stack */
-	while (calls->depth > self->call_base && calls->stack[calls->depth - 1].stack < stack)
-		end_call(self);
-	if (UNLIKELY(!has_room(calls)))
-		return;
-	one = transition_of(calls, self->context, address, function);
-	calls->stack[calls->depth++] = (struct call){
-		.site = one,
-		.before = self->context,
-		.function = function,
-		.stack = stack,
-		.work = self->frame->work_done + self->unbooked,
-		.length = self->frame->c_before + self->frame->c + self->unbooked,
-	};
-	self->context = (struct call_context){one->call, one->call == CALL_OTHER ? self->context.state : one->next};
+	while (depth > self->call_base && calls->stack[depth - 1].stack < stack)
+		depth--;
+	if (UNLIKELY(depth < calls->depth))
+		end_calls(self, calls, depth);
 }
 
-static void end_calls_to(struct thread *self, uintptr_t function)
+static void begin_call(struct thread *self, struct calls *calls, uintptr_t function, uintptr_t address,
+			      uintptr_t stack)
 {
-	struct calls *calls = self->calls;
+	const struct frame *frame = self->frame;
+	const struct transition *one;
+	struct call *call;
+
+	if (UNLIKELY(calls->depth >= calls->room) && !make_room(calls))
+		return;
+	one = transition_of(calls, self->context, address, function);
+	call = &calls->stack[calls->depth++];
+	call->site = one;
+	call->before = self->context;
+	call->function = function;
+	call->stack = stack;
+	call->work = frame->work_done + self->unbooked;
+	call->length = frame->c_before + frame->c + self->unbooked;
+	call->local = call->called = 0;
+	self->context.call = one->call;
+	if (LIKELY(one->call != CALL_OTHER))
+		self->context.state = one->next;
+}
+
+static __attribute__((noinline)) void end_calls_to(struct thread *self, struct calls *calls, uintptr_t function)
+{
 	uint32_t at = calls->depth;
 
 	while (at > self->call_base && calls->stack[at - 1].function != function)
 		at--;
-	if (at == self->call_base) /* its begin was not seen */
-		return;
-	while (calls->depth >= at)
-		end_call(self);
+	if (at > self->call_base) /* else its begin was not seen */
+		end_calls(self, calls, at - 1);
 }
 
-/* The first hook: what was executed until then was in no call. */
-static void begin_calls(struct thread *self)
+/* A hook, so many cycles after what was before it. */
+void span_calls_hook(struct thread *self, const struct hook *hook, uint64_t cycles)
 {
-	span_has_calls = true;
-	span_record->flags |= SPAN_CALLS;
-	if (self->frame->is_root && self->frame->c)
-		span_calls_book(self, self->frame, self->frame->c);
+	struct calls *calls = calls_of(self);
+
+	self->unbooked += cycles;
+	book_call(self, calls, self->frame, cycles);
+	if (hook->address) {
+		end_left(self, calls, hook->stack);
+		begin_call(self, calls, hook->function, hook->address, hook->stack);
+	} else {
+		end_calls_to(self, calls, hook->function);
+	}
 }
 
-EXPORT void __cyg_profile_func_enter(void *function, void *call_site)
+/* All hooks of a strand, up to the last one: as span_calls_hook for each, with what changes in variables. */
+void span_calls_replay(struct thread *self, const struct hook *hook, uint32_t count)
 {
-	struct thread *self = &span_self;
+	struct calls *calls = self->calls;
+	struct frame *frame = self->frame;
+	struct call_context context = self->context;
+	uint32_t base = self->call_base, depth = calls->depth, settled = calls->settled;
+	uint64_t work = frame->work_done, length = frame->c_before + frame->c, done = self->unbooked;
 
-	if (!self->is_open)
-		return;
-	span_pause_strand(self);
-	if (UNLIKELY(!span_has_calls))
-		begin_calls(self);
-	begin_call(self, (uintptr_t)function, (uintptr_t)call_site, (uintptr_t)__builtin_frame_address(0));
-	self->is_open = true;
-	clock_begin_alike(&self->clock, &self->pauses[PAUSE_HOOK_ENTER]);
-}
+	for (const struct hook *end = hook + count; hook < end; hook++) {
+		uint64_t cycles = clock_end_at(&self->clock, hook->at);
+		struct call *call = &calls->stack[depth]; /* the next one */
+		bool is_begin = hook->address != 0, has_call = depth > base;
 
-EXPORT void __cyg_profile_func_exit(void *function, void *call_site)
-{
-	struct thread *self = &span_self;
+		if (UNLIKELY(is_begin ? depth >= calls->room || (has_call && call[-1].stack < hook->stack)
+				      : !has_call || call[-1].function != hook->function)) {
+			calls->depth = depth;
+			calls->settled = settled;
+			self->context = context;
+			self->unbooked = done;
+			span_calls_hook(self, hook, cycles);
+			depth = calls->depth;
+			settled = calls->settled;
+			context = self->context;
+			done = self->unbooked;
+			continue;
+		}
+		done += cycles;
+		if (has_call) {
+			call[-1].local += cycles;
+			settled = settled < depth ? settled : depth - 1;
+		} else {
+			add_local(calls, frame, context.call, cycles);
+		}
+		if (is_begin) {
+			const struct transition *site = transition_of(calls, context, hook->address, hook->function);
 
-	(void)call_site;
-	if (!self->is_open || !self->calls)
-		return;
-	span_pause_strand(self);
-	end_calls_to(self, (uintptr_t)function);
-	self->is_open = true;
-	clock_begin_alike(&self->clock, &self->pauses[PAUSE_HOOK_EXIT]);
+			call->site = site;
+			call->before = context;
+			call->function = hook->function;
+			call->stack = hook->stack;
+			call->work = work + done;
+			call->length = length + done;
+			call->local = call->called = 0;
+			context.call = site->call;
+			context.state = site->call == CALL_OTHER ? context.state : site->next;
+			depth++;
+		} else {
+			uint64_t taken = book_end(calls, frame, --call, work + done, length + done);
+
+			context = call->before;
+			depth--;
+			settled = settled < depth ? settled : depth;
+			*(depth > base ? &call[-1].called : &frame->called) += taken;
+		}
+	}
+	calls->depth = depth;
+	calls->settled = settled;
+	self->context = context;
+	self->unbooked = done;
 }
 
 /* the process */
@@ -374,6 +459,8 @@ void span_calls_end_thread(struct thread *self)
 		return;
 	self->calls->is_free = true;
 	self->calls = NULL;
+	self->hooks = NULL;
+	self->hook_room = self->hook_count = 0;
 }
 
 static void add_on_work(struct span_call *into, const struct call_amounts *from)
@@ -409,8 +496,8 @@ void span_calls_end(struct thread *self)
 
 	if (!span_has_calls)
 		return;
-	while (self->calls && self->calls->depth)
-		end_call(self);
+	if (self->calls)
+		end_calls(self, self->calls, 0);
 	spin_lock(&registry_lock);
 	for (struct calls *calls = registry; calls; calls = calls->next) {
 		for (uint32_t call = 0; call < span_known_calls(); call++)
@@ -453,6 +540,7 @@ void span_calls_reset(struct span_record *record)
 	struct thread *self = &span_self;
 	struct calls *own = self->calls;
 
+	span_hooks_replay(self); /* of the strand in which the process forked */
 	atomic_flag_clear(&registry_lock.taken);
 	atomic_flag_clear(&foreign_lock.taken);
 	span_path_clear(&span_root.path);

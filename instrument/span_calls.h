@@ -45,6 +45,13 @@ struct children_calls {
 	} * by_depth;
 };
 
+/* What the begin or the end of a function says. */
+struct hook {
+	uint64_t at;
+	uintptr_t function;
+	uintptr_t address, stack; /* of its call; 0 at its end */
+};
+
 struct calls_kept {
 	struct call_context context;
 	uint32_t base;
@@ -101,6 +108,8 @@ void span_reset_call_sites(struct span_record *record);
 
 /* threads */
 void span_calls_book(struct thread *self, struct frame *frame, uint64_t cycles);
+void span_calls_hook(struct thread *self, const struct hook *hook, uint64_t cycles);
+void span_calls_replay(struct thread *self, const struct hook *hook, uint32_t count);
 void span_calls_settle(struct thread *self, struct frame *frame);
 struct calls_kept span_calls_enter(struct thread *self, struct call_context context);
 void span_calls_leave(struct thread *self, struct calls_kept kept);

@@ -2,12 +2,12 @@
 #define _GNU_SOURCE
 #include "span_clock.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define NS 1000000000ull
+#define TRIALS 101 /* of what takes as long each time */
 
 static enum span_clock clock_kind;
 static uint64_t clock_frequency = NS; /* of the cycles */
@@ -107,16 +107,25 @@ static uint64_t tsc_frequency(void)
 	return (uint64_t)((double)(end.tsc - start.tsc) * (double)NS / (double)(end.ns - start.ns));
 }
 
+static int compare(const void *one, const void *other)
+{
+	uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)other;
+
+	return (a > b) - (a < b);
+}
+
+/* Not the least: a core may read the TSC twice at once. */
 static uint64_t cost_of_reading(void)
 {
-	uint64_t least = UINT64_MAX;
+	uint64_t taken[TRIALS];
 
-	for (int i = 0; i < 1000; i++) {
-		uint64_t start = __rdtsc(), taken = __rdtsc() - start;
-		if (taken < least)
-			least = taken;
+	for (int i = 0; i < TRIALS; i++) {
+		uint64_t start = __rdtsc();
+
+		taken[i] = __rdtsc() - start;
 	}
-	return least;
+	qsort(taken, TRIALS, sizeof(*taken), compare);
+	return taken[TRIALS / 2];
 }
 
 static __attribute__((noinline)) void renew_base(struct clock_base *clock)
@@ -157,12 +166,12 @@ static inline uint64_t begin_by_rseq(struct clock_base *clock)
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* From the base to the strand's begin there was no switch: that part is known by the TSC. */
-static __attribute__((noinline)) uint64_t length_with_switches(struct clock_base *clock)
+static __attribute__((noinline)) uint64_t length_with_switches(struct clock_base *clock, uint64_t on_cpu_ns)
 {
 	double on_cpu;
 
 	clock->ended = 0;
-	clock->ended_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+	clock->ended_ns = on_cpu_ns;
 	on_cpu = cycles_of(clock->ended_ns - clock->base_ns) - (double)(clock->begin - clock->base_tsc);
 	clock->base_tsc = 0;
 	clock->ahead = 0;
@@ -170,23 +179,42 @@ static __attribute__((noinline)) uint64_t length_with_switches(struct clock_base
 	return on_cpu > 0 ? (uint64_t)on_cpu : 0;
 }
 
-/* Of a strand that ends now. */
-ALWAYS_INLINE uint64_t length_at(struct clock_base *clock, uint64_t now)
+/* Of a strand without a switch. */
+ALWAYS_INLINE uint64_t length_until(struct clock_base *clock, uint64_t at)
 {
 	int64_t length, missing;
 
-	if (__builtin_expect(!is_unswitched(), 0))
-		return length_with_switches(clock);
-	length = (int64_t)(now - clock->begin - clock_cost - clock->ahead);
+	length = (int64_t)(at - clock->begin - clock_cost - clock->ahead);
 	missing = length < 0 ? -length : 0; /* without a branch: which it is, is anybody's guess */
 	clock->ahead = (uint64_t)(missing < MAX_AHEAD ? missing : MAX_AHEAD);
 	return (uint64_t)(length + missing);
 }
 
-ALWAYS_INLINE uint64_t end_by_rseq(struct clock_base *clock)
+ALWAYS_INLINE struct clock_stop stop_by_rseq(void)
 {
-	clock->ended = __rdtsc();
-	return length_at(clock, clock->ended);
+	struct clock_stop stop = {__rdtsc(), 0, false};
+
+	if (__builtin_expect(!is_unswitched(), 0))
+		stop.on_cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+	return stop;
+}
+
+ALWAYS_INLINE uint64_t end_by_rseq(struct clock_base *clock, struct clock_stop stop)
+{
+	if (__builtin_expect(stop.on_cpu_ns != 0, 0))
+		return length_with_switches(clock, stop.on_cpu_ns);
+	clock->ended = stop.at;
+	return length_until(clock, stop.at);
+}
+
+ALWAYS_INLINE bool is_at_hand(void)
+{
+	return is_unswitched();
+}
+
+ALWAYS_INLINE uint64_t read_at_hand(void)
+{
+	return __rdtsc();
 }
 
 /* One of so many pauses is measured. An odd number: of what a program does by turns each has its part. */
@@ -238,7 +266,11 @@ static int has_rseq(void) { return 0; }
 static uint64_t tsc_frequency(void) { return NS; }
 static uint64_t cost_of_reading(void) { return 0; }
 static uint64_t begin_by_rseq(struct clock_base *clock) { return clock->begin = 0; }
-static uint64_t end_by_rseq(struct clock_base *clock) { return clock->begin; }
+static struct clock_stop stop_by_rseq(void) { return (struct clock_stop){0, 0, false}; }
+static uint64_t end_by_rseq(struct clock_base *clock, struct clock_stop stop) { return clock->begin + stop.at; }
+static uint64_t length_until(struct clock_base *clock, uint64_t at) { return at - clock->begin; }
+static bool is_at_hand(void) { return false; }
+static uint64_t read_at_hand(void) { return 0; }
 static uint64_t begin_alike_by_rseq(struct clock_base *clock, struct clock_pause *pause)
 {
 	(void)pause;
@@ -271,12 +303,44 @@ IN_CALLERS uint64_t clock_begin(struct clock_base *clock)
 	return clock->ended ? clock->begin - clock->ended : 0;
 }
 
-IN_CALLERS uint64_t clock_end(struct clock_base *clock)
+IN_CALLERS struct clock_stop clock_stop(const struct clock_base *clock)
 {
 	if (clock_kind == CLOCK_BY_RSEQ)
-		return end_by_rseq(clock);
-	clock->ended = clock_kind == CLOCK_BY_TEST ? clock->ticks : clock_ns(CLOCK_THREAD_CPUTIME_ID);
+		return stop_by_rseq();
+	if (clock_kind == CLOCK_BY_TEST)
+		return (struct clock_stop){clock->ticks, 0, true};
+	return (struct clock_stop){clock_ns(CLOCK_THREAD_CPUTIME_ID), 0, false};
+}
+
+IN_CALLERS uint64_t clock_end_by(struct clock_base *clock, struct clock_stop stop)
+{
+	if (clock_kind == CLOCK_BY_RSEQ)
+		return end_by_rseq(clock, stop);
+	clock->ended = stop.at;
 	return clock->ended - clock->begin;
+}
+
+IN_CALLERS uint64_t clock_end(struct clock_base *clock)
+{
+	return clock_end_by(clock, clock_stop(clock));
+}
+
+IN_CALLERS uint64_t clock_end_at(struct clock_base *clock, uint64_t at)
+{
+	uint64_t length = clock_kind == CLOCK_BY_RSEQ ? length_until(clock, at) : at - clock->begin;
+
+	clock->begin = clock->ended = at;
+	return length;
+}
+
+IN_CALLERS uint64_t clock_at_hand(void)
+{
+	return read_at_hand();
+}
+
+IN_CALLERS bool clock_was_at_hand(void)
+{
+	return clock_kind == CLOCK_BY_RSEQ && is_at_hand();
 }
 
 IN_CALLERS uint64_t clock_begin_alike(struct clock_base *clock, struct clock_pause *pause)

@@ -12,6 +12,7 @@
 #define PARPROF_SPAN_CLOCK_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 enum span_clock { CLOCK_BY_SYSCALL, CLOCK_BY_RSEQ, CLOCK_BY_TEST };
@@ -34,6 +35,13 @@ struct clock_pause {
 	uint64_t mean;	/* cycles, in sixteenths */
 };
 
+/* A moment of a thread's clock. */
+struct clock_stop {
+	uint64_t at;
+	uint64_t on_cpu_ns; /* the thread's CPU clock, where there was a switch since the last base; else 0 */
+	bool is_by_ticks;
+};
+
 /* What each strand calls. gcc leaves it out of line, for a region 4 ns more; clang takes no static variables in such functions. */
 #ifdef __clang__
 #define IN_CALLERS
@@ -49,8 +57,15 @@ uint64_t clock_choose(enum span_clock *chosen);
 uint64_t clock_begin(struct clock_base *clock);
 /* It ends: its length in cycles. */
 uint64_t clock_end(struct clock_base *clock);
-/* As clock_begin, after a few instructions that take about as long each time. */
-uint64_t clock_begin_alike(struct clock_base *clock, struct clock_pause *pause);
+/* The same in two steps: when, and how long it was. */
+struct clock_stop clock_stop(const struct clock_base *clock);
+uint64_t clock_end_by(struct clock_base *clock, struct clock_stop stop);
+/* The clock, where it can be read without asking the system. */
+uint64_t clock_at_hand(void);
+/* Asked after that: whether it could be, and had not been stopped since the strand began. */
+bool clock_was_at_hand(void);
+/* The strand ended when clock_at_hand was read, and the next one began. */
+uint64_t clock_end_at(struct clock_base *clock, uint64_t at);
 /* The thread's CPU clock when its last strand ended, in cycles. */
 uint64_t clock_at_end(const struct clock_base *clock);
 /* The CPU clock of another thread now. */

@@ -117,6 +117,7 @@ EXPORT void GOMP_task(void (*body)(void *), void *data, void (*copy)(void *, voi
 	task_call *call = (task_call *)span_real(&real, "GOMP_task");
 	struct thread *self = &span_self;
 	struct frame *frame = self->frame, *child;
+	uint32_t site;
 
 	if (!frame || frame->is_root || !body || bytes < 0 || bytes > MAX_BLOCK) {
 		call(body, data, copy, bytes, alignment, if_clause, flags, depend, priority, detach);
@@ -134,6 +135,9 @@ EXPORT void GOMP_task(void (*body)(void *), void *data, void (*copy)(void *, voi
 	}
 	if (flags & FLAG_DEPEND)
 		read_depend(self, frame, child, depend, true);
+	child->is_plain = !(flags & (FLAG_DEPEND | FLAG_DETACH));
+	if (child->is_plain)
+		self->ended_by = TASK_END_MADE;
 	self->implicit->tasks++;
 	{
 		char room[room_for(child, bytes) + child->header];
@@ -145,8 +149,9 @@ EXPORT void GOMP_task(void (*body)(void *), void *data, void (*copy)(void *, voi
 			*(void **)data = block->words[0];
 	}
 	span_take_serial(frame, child);
+	site = child->site;
 	span_release(self, child);
-	span_begin_strand(self);
+	span_begin_task_strand(self, TASK_BEGIN_MADE, site);
 }
 
 /* taskloop: all its tasks are made of one block, so the frame in it is a pattern for theirs. */
@@ -252,10 +257,12 @@ EXPORT void GOMP_taskwait(void)
 		return;
 	}
 	span_end_strand(self);
+	self->ended_by = TASK_END_WAITS;
+	self->ended_site = frame->site;
 	call();
 	span_take_children(frame);
 	span_tasks_waited(frame);
-	span_begin_strand(self);
+	span_begin_task_strand(self, TASK_BEGIN_WAITED, self->ended_site);
 }
 
 EXPORT void GOMP_taskwait_depend(void **depend)

@@ -10,6 +10,7 @@
 #include "span_segments.c"
 #include "span_call_sites.c"
 #include "span_calls.c"
+#include "span_hooks.c"
 #include "span.c"
 #include "span_holds.c"
 #include "span_loops.c"

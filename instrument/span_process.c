@@ -21,6 +21,7 @@
 struct span_record *span_record;
 struct frame span_root;
 bool span_is_serial;
+const char *span_alone = &(const char){0};
 uint32_t span_threads_asked, span_thread_limit = UINT32_MAX;
 
 static char directory[256];
@@ -194,6 +195,8 @@ void span_load(void)
 	if (!where || strlen(where) >= sizeof(directory))
 		return;
 	strcpy(directory, where);
+	if (&__libc_single_threaded)
+		span_alone = &__libc_single_threaded;
 	span_prepare_waits();
 	span_is_serial = getenv("PARPROF_SPAN_SERIAL") != NULL;
 	span_threads_asked = threads ? (uint32_t)atoi(threads) : 0;

@@ -164,17 +164,24 @@ static inline void prof_add(struct prof *prof, uint32_t site, uint64_t cycles, u
 }
 
 /* UPDATE by a strand. Most are of the site of the one before, or the first of all. */
-static inline void prof_add_next(struct prof *prof, uint32_t site, uint64_t cycles)
+static inline void prof_add_next(struct prof *prof, uint32_t site, uint64_t cycles, uint32_t count)
 {
-	struct prof_entry *last = prof_entries(prof) + prof->length - 1;
+	uint32_t length = prof->length;
 
-	if (!prof->length && !prof->more) {
-		prof->first[0] = (struct prof_entry){site, 0, cycles};
+	if (length) {
+		struct prof_entry *last = prof_entries(prof) + length - 1;
+
+		if (last->site == site) {
+			last->cycles += cycles;
+			last->count += count;
+		} else {
+			prof_add(prof, site, cycles, count);
+		}
+	} else if (!prof->more) {
+		prof->first[0] = (struct prof_entry){site, count, cycles};
 		prof->length = 1;
-	} else if (prof->length && last->site == site) {
-		last->cycles += cycles;
 	} else {
-		prof_add(prof, site, cycles, 0);
+		prof_add(prof, site, cycles, count);
 	}
 }
 
@@ -201,14 +208,14 @@ static inline void prof_union_rest(struct prof *into, struct prof *from, struct 
 static inline void prof_copy(struct prof *into, struct prof *from)
 {
 	into->length = 0;
+	if (!into->more && !from->more) { /* all of them: to copy some takes longer */
+		into->length = from->length;
+		memcpy(into->first, from->first, sizeof(into->first));
+		return;
+	}
 	if (!prof_grow(into, from->length))
 		return;
 	into->length = from->length;
-	if (from->length <= PROF_INLINE) {
-		for (uint32_t i = 0; i < from->length; i++)
-			prof_entries(into)[i] = prof_entries(from)[i];
-		return;
-	}
 	memcpy(prof_entries(into), prof_entries(from), from->length * sizeof(struct prof_entry));
 	if (into->length > PROF_SEARCHED)
 		prof_place_all(into);

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
+#include "span_alone.h"
 #include "span_calls.h"
 
 #define MAX_SPARE_SEGMENTS 512
@@ -38,16 +39,9 @@ static void free_segment(struct segment *segment)
 	spare_segment_count++;
 }
 
-/* Who has the only reference needs no locked instruction: nobody can make another. */
-static bool is_last_reference(struct segment *segment)
-{
-	return atomic_load_explicit(&segment->references, memory_order_acquire) == 1 ||
-	       atomic_fetch_sub_explicit(&segment->references, 1, memory_order_acq_rel) == 1;
-}
-
 static void release(struct segment *segment)
 {
-	while (segment && is_last_reference(segment)) {
+	while (segment && is_last_reference(&segment->references)) {
 		struct segment *before = segment->before;
 
 		call_prof_clear(&segment->prof);
@@ -59,7 +53,7 @@ static void release(struct segment *segment)
 static struct segment *refer(struct segment *segment)
 {
 	if (segment)
-		atomic_fetch_add_explicit(&segment->references, 1, memory_order_relaxed);
+		count_reference(&segment->references);
 	return segment;
 }
 

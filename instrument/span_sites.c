@@ -209,10 +209,16 @@ static uint32_t add_site(enum span_kind kind, uintptr_t address, uintptr_t origi
 /* The index of a site, which is made if there is none; SITE_OTHER when the table is full. */
 uint32_t span_site(enum span_kind kind, uintptr_t address, uintptr_t origin)
 {
-	uint32_t slot, index = look_up_site(kind, address, origin, &slot);
+	static __thread uint32_t last; /* most are of the site of the one before */
+	uint32_t slot, index = last;
 
-	if (LIKELY(index))
+	if (LIKELY(keys[index].address == address && keys[index].kind == kind && keys[index].origin == origin && index))
 		return index;
+	index = look_up_site(kind, address, origin, &slot);
+	if (LIKELY(index)) {
+		last = index;
+		return index;
+	}
 	spin_lock(&table_lock);
 	index = add_site(kind, address, origin);
 	spin_unlock(&table_lock);

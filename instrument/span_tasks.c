@@ -5,7 +5,7 @@
 
 struct frame *span_refer(struct frame *frame)
 {
-	atomic_fetch_add_explicit(&frame->references, 1, memory_order_relaxed);
+	count_reference(&frame->references);
 	return frame;
 }
 
@@ -80,6 +80,25 @@ static struct frame *implicit_for(struct thread *self, struct team *team)
 	return self->implicit;
 }
 
+/* In a team of one thread nobody is waited for: what the runtime does between two strands takes about as long each time,
+ * if it is about tasks of one site, and the same is to be done. */
+void span_begin_task_strand(struct thread *self, enum task_begin begin, uint32_t site)
+{
+	struct team *team = self->frame->team;
+	struct task_pauses *pauses = &self->task_pauses[site % TASK_PAUSE_SITES];
+
+	if (!team || !team->is_alone || self->ended_by == TASK_END_OTHER) {
+		span_begin_strand(self);
+		return;
+	}
+	if (UNLIKELY(pauses->site != site)) {
+		memset(pauses, 0, sizeof(*pauses));
+		pauses->site = site;
+	}
+	self->is_open = true;
+	self->implicit->busy += clock_begin_alike(&self->clock, &pauses->of[self->ended_by][begin]);
+}
+
 /* A task's body begins, in whichever thread. */
 void span_task_begin(struct thread *self, struct frame *task, struct task_run *run)
 {
@@ -92,11 +111,14 @@ void span_task_begin(struct thread *self, struct frame *task, struct task_run *r
 	run->kept = span_calls_enter(self, task->context);
 	self->implicit = implicit_for(self, task->team);
 	self->frame = task;
-	span_take_predecessors(self, task);
-	if (!task->has_begun)
-		span_count(self, task->site);
+	if (UNLIKELY(task->predecessor_count))
+		span_take_predecessors(self, task);
+	self->begun = !task->has_begun;
 	task->has_begun = true;
-	span_begin_strand(self);
+	if (task->is_plain)
+		span_begin_task_strand(self, TASK_BEGIN_BODY, task->site);
+	else
+		span_begin_strand(self);
 }
 
 /* It ends, or this part of it does: then nothing of the task may be touched any more. Returns whether it ended. */
@@ -105,6 +127,10 @@ bool span_task_end(struct thread *self, struct frame *task, struct task_run *run
 	bool has_left = self->has_left;
 
 	span_end_strand(self);
+	if (task->is_plain) {
+		self->ended_by = TASK_END_BODY;
+		self->ended_site = task->site;
+	}
 	span_calls_leave(self, run->kept);
 	if (!has_left) {
 		if (UNLIKELY(span_has_calls))
@@ -119,7 +145,7 @@ bool span_task_end(struct thread *self, struct frame *task, struct task_run *run
 	self->has_left = run->had_left;
 	self->frame = run->before;
 	self->implicit = run->implicit;
-	if (!has_left)
+	if (UNLIKELY(task->dependences) && !has_left)
 		span_forget_dependences(self, task);
 	if (run->was_open)
 		span_begin_strand(self);

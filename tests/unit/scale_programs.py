@@ -89,11 +89,11 @@ def program(name: str, directory: Path, compiler: str = "gcc") -> Path:
 
 
 @cache
-def with_hooks(name: str, directory: Path) -> str:
+def with_hooks(name: str, directory: Path, compiler: str = "gcc") -> str:
     """A workload with a hook at the begin and the end of each function, as `parprof cc --scale` builds it."""
-    output = os.fspath(directory / f"{name}.hooks")
+    output = os.fspath(directory / f"{name}.{compiler}.hooks")
     source = os.fspath(WORKLOADS / f"{name}.c")
-    compile_once(compile_command(["gcc", *_STRICT, source, *_link(name), "-o", output]), *_libraries(name))
+    compile_once(compile_command([compiler, *_STRICT, source, *_link(name), "-o", output]), *_libraries(name))
     return output
 
 

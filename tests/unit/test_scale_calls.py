@@ -22,7 +22,7 @@ from parprof import pprof_pb2 as pb
 from parprof.__main__ import main
 from parprof.errors import ProfileFormatError
 from parprof.scale.record import Flag, SpanRecord, read_record
-from scale_programs import WORKLOADS, variables, with_hooks
+from scale_programs import COMPILERS, WORKLOADS, variables, with_hooks
 
 SOURCE = WORKLOADS / "span_calls.c"
 BYTES_A_LEVEL_AND_SITE, FIXED_BYTES = 48, 1 << 21
@@ -35,8 +35,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scale-calls")
 
 
-def built(directory: Path) -> str:
-    return with_hooks("span_calls", directory)
+def built(directory: Path, compiler: str = "gcc") -> str:
+    return with_hooks("span_calls", directory, compiler)
 
 
 @cache
@@ -45,10 +45,10 @@ def line_of(text: str) -> str:
     return f"span_calls.c:{at}"
 
 
-def document(directory: Path, threads: int, *words: str) -> dict[str, Any]:
+def document(directory: Path, threads: int, *words: str, compiler: str = "gcc") -> dict[str, Any]:
     output = directory / "out.json"
     options = ["-q", "--threads", str(threads), "--json", "-o", str(output)]
-    assert main(["scale", *options, "--", built(directory), *words]) == 0
+    assert main(["scale", *options, "--", built(directory, compiler), *words]) == 0
     found: dict[str, Any] = json.loads(output.read_text())
     return found
 
@@ -79,9 +79,10 @@ def calls_of_fib(n: int) -> int:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
-def test_fibonacci_has_the_golden_ratio(directory: Path, threads: int) -> None:
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_fibonacci_has_the_golden_ratio(directory: Path, compiler: str, threads: int) -> None:
     """The paper's figure 7: the work of the two recursive calls of the outermost fib (its "top caller")."""
-    found = document(directory, threads, "fib", "20")
+    found = document(directory, threads, "fib", "20", compiler=compiler)
     spawned, called = row_at(found, "/* the spawned */"), row_at(found, "/* the called */")
     outermost = row_at(found, 'printf("%ld\\n", fib(n))')
     assert {one["callee"] for one in (spawned, called, outermost)} == {"fib"}
@@ -190,6 +191,21 @@ def test_deep_recursion_has_one_row(directory: Path, tmp_path: Path) -> None:
     assert call.on_work.top_call_site.count == call.on_work.top_caller.count == 1
     assert ns(call.on_work.top_call_site.work_s) == 50_000
     assert not record.flags & Flag.CALLS_FULL
+
+
+def test_a_call_that_forks_goes_on_in_both_processes(directory: Path, tmp_path: Path) -> None:
+    """What a strand's hooks have said before the fork is known in the child, whose record begins there."""
+    subprocess.run(
+        [built(directory), "forks", "1000"], env=variables(tmp_path, 1), check=True, stdout=subprocess.DEVNULL
+    )
+    found = [read_record(os.fspath(path)) for path in tmp_path.glob("*.span")]
+    parent, child = sorted(found, key=lambda record: bool(record.flags & Flag.FORKED))
+
+    def calls(record: SpanRecord) -> list[tuple[int, int]]:
+        return sorted((call.on_work.count, ns(call.on_work.local_work_s)) for call in record.calls)
+
+    assert calls(parent) == [(1, 0), (1, 1000)]  # main, forks
+    assert calls(child) == [(1, 0), (1, 0), (1, 2000)]
 
 
 PEAK = """

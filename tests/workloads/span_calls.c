@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 extern void parprof_span_work(unsigned long units) __attribute__((weak));
 
@@ -238,12 +240,28 @@ NO_HOOKS static void call_deep(long n)
 	printf("%ld\n", deep(n));
 }
 
+FUNCTION static void in_child(long n)
+{
+	work(n);
+}
+
+/* The process forks in a call that has made no call yet, nor has the runtime been called in it. */
+FUNCTION static void forks(long n)
+{
+	work(n);
+	if (!fork())
+		in_child(2 * n);
+	else
+		wait(NULL);
+}
+
 static const struct {
 	const char *name;
 	void (*body)(long);
 } forms[] = {
 	{"fib", call_fib}, {"quicksort", quicksort}, {"multiply", call_multiply}, {"loop", loop},
 	{"barriers", barriers}, {"jumps", jumps}, {"threads", threads}, {"deep", call_deep},
+	{"forks", forks},
 };
 
 int main(int count, char **arguments)

@@ -1,5 +1,5 @@
 /* The same work in pieces and at once, by turns: what is measured between the pieces must not be in them, nor take of
- * them. Arguments: "regions", "thread" (regions in a second one) or "calls"; rounds; pieces a round; steps of a
+ * them. Arguments: "regions", "thread" (regions in a second one), "calls" or "tasks"; rounds; pieces a round; steps of a
  * piece. */
 #include <pthread.h>
 #include <stdlib.h>
@@ -44,6 +44,31 @@ static void in_calls(long pieces, long steps)
 	work(pieces * steps); /* whole of calls */
 }
 
+struct block {
+	char of[4096];
+};
+
+/* By turns of two sites, for which the runtime does not do the same: of one it copies a page for each task. */
+static void in_tasks(long pieces, long steps)
+{
+	struct block block;
+
+	memset(&block, 1, sizeof(block));
+#pragma omp parallel
+#pragma omp single
+	for (long i = 0; i < pieces; i++) {
+#pragma omp task
+		work(steps); /* plain piece */
+#pragma omp task firstprivate(block)
+		work(steps * block.of[i % (long)sizeof(block)]); /* piece with a page */
+		if (i % 25 == 24) {
+#pragma omp taskwait
+		}
+	}
+#pragma omp parallel
+	work(pieces * steps); /* whole of tasks */
+}
+
 static char **words;
 
 static void run(void)
@@ -51,6 +76,8 @@ static void run(void)
 	for (long round = 0; round < atol(words[2]); round++) {
 		if (!strcmp(words[1], "calls"))
 			in_calls(atol(words[3]), atol(words[4]));
+		else if (!strcmp(words[1], "tasks"))
+			in_tasks(atol(words[3]), atol(words[4]));
 		else
 			in_regions(atol(words[3]), atol(words[4]));
 	}
