@@ -8,6 +8,16 @@
 #define YIELD_CALL 24	/* sched_yield */
 
 /* Whether context switches are not followed: of the process, or of any of its scope. */
+/* A sample hits the thread: it is awake. Who asks for how long one slept that nobody followed is told by this. */
+static __always_inline void note_shown(struct thread *t, u64 now)
+{
+	if (t->shown_ns && now - t->shown_ns > GAP_NS) {
+		t->gap_begun_ns = t->shown_ns;
+		t->gap_ended_ns = now;
+	}
+	t->shown_ns = now;
+}
+
 static __always_inline u32 by_ticks_in(struct process *p, struct settings *s, struct scope *scope)
 {
 	return p->ticks | s->ticks | (scope ? scope->ticks : 0);
