@@ -8,6 +8,16 @@
 #define YIELD_CALL 24	/* sched_yield */
 
 /* Whether context switches are not followed: of the process, or of any of its scope. */
+/* Nobody saw it wake up, nor when, nor go on after it was stopped. */
+static __always_inline void found_unfollowed(struct process *p, struct thread *t)
+{
+	t->blocked = 0;
+	if (!t->stopped)
+		return;
+	change_scope(p->scope, t, 0, 0, 0);	/* what is up to now was while it was stopped */
+	end_stop(t);
+}
+
 /* A sample hits the thread: it is awake. Who asks for how long one slept that nobody followed is told by this. */
 static __always_inline void note_shown(struct thread *t, u64 now)
 {

@@ -19,6 +19,7 @@ from parprof.kernel.engine import BpfKernel
 from parprof.metrics import STALL, WAIT
 from parprof.model import ThreadState
 from parprof.session.session import Session
+from parprof.session.target import Target
 
 pytestmark = pytest.mark.beside
 
@@ -128,6 +129,34 @@ def test_a_stall_that_lasts_is_cut_where_it_is_asked_for(is_stopped: bool) -> No
     stalled_ns = sum(count.total for key, count in facts.items() if key.state is ThreadState.STALLED)
     expected_ns = 0 if is_stopped else cuts_ns[-1] - cuts_ns[0]
     assert stalled_ns == pytest.approx(expected_ns, abs=100)
+
+
+def test_who_goes_on_while_nobody_follows_switches_is_stopped_no_more() -> None:
+    """Else all time in which nobody works would be none of the program's, up to its end."""
+    with BpfKernel(["cpu-clock"], 499, waits=True) as kernel:
+        session = Session(kernel)
+        child = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+        process = psutil.Process(child.pid)
+        try:
+            target = session.watch(child.pid)
+            profiling.run_while_it_works(session, child.pid, 0.1)
+            os.kill(child.pid, signal.SIGSTOP)
+            profiling.run_until(session, lambda: process.status() == psutil.STATUS_STOPPED)
+            profiling.run_until(session, lambda: is_stopped(target))
+            kernel.breaker.leave_switches()
+            os.kill(child.pid, signal.SIGCONT)
+            profiling.run_while_it_works(session, child.pid, 0.1)
+            assert not is_stopped(target)
+        finally:
+            session.close()
+            child.kill()
+            child.communicate()
+
+
+def is_stopped(target: Target) -> bool:
+    """Whether the programs take somebody of it to be."""
+    state = target.scope.state()
+    return state is not None and state.is_stopped
 
 
 LASTS = """
