@@ -9,11 +9,8 @@
  * probes and locks do nothing from the next hit on, and n_w comes from leaves or from memory; context switches are
  * not followed, and n_w is what runs on the CPUs at a sample; samples are thinned out, and each stands for more.
  * Probes may take a quarter of a bucket at once, and no more than a sixteenth in a program's first moments: where they
- * come in storms, what they take is of no use, and the program may be a short one. Context switches and waits may take a
- * quarter, and the budget's share of the time since the program began, on which CPU it may have been: one that sleeps for
- * longer than it works is not slowed down by what it pays, and one that switches all the time is not followed in its first
- * moments for as long as the bucket lasts. Walks of creators' stacks need half a bucket, and so end by themselves. Python
- * is told, and takes away what is left.
+ * come in storms, what they take is of no use, and the program may be a short one. Walks of creators' stacks need half a
+ * bucket, and so end by themselves. Python is told, and takes away what is left.
  *
  * Where switches are not followed, where threads sleep is seen in glimpses: each time that the process has used enough CPU
  * time for its share to pay an eighth of a bucket, and there is that to spare, Python is asked to follow switches again
@@ -133,12 +130,8 @@ static __always_inline void charge(struct process *p, u32 kind, u64 ns)
 	__sync_fetch_and_add(&p->left_ns, -(s64)ns);
 	if (kind == COST_PROBE)
 		__sync_fetch_and_add(&p->probes_owe_ns, ns);
-	if (kind != COST_SWITCH && kind != COST_WAIT)
-		return;
-	if (p->glimpsed)
+	if ((kind == COST_SWITCH || kind == COST_WAIT) && p->glimpsed)
 		pay_for_glimpse(p, ns);
-	else
-		__sync_fetch_and_add(&p->switches_owe_ns, ns);
 }
 
 /* The interrupt of a sample is paid for, but nothing here can save it. */
@@ -152,31 +145,10 @@ static __always_inline u64 probes_may_owe(struct settings *s)
 	return s->burst_ns >> 2;
 }
 
-/* A program begins: what one may pay that runs for long is too much for one that is over in 50 ms, or in 2 s. */
-static __always_inline void owe_at_first(struct process *p, struct settings *s)
+/* Begins with a debt: what a program may pay that runs for long is too much for one that is over in 50 ms. */
+static __always_inline u64 probes_owe_at_first(struct settings *s)
 {
-	p->probes_owe_ns = s ? probes_may_owe(s) - (s->burst_ns >> 4) : 0;
-	p->switches_owe_ns = 0;
-	p->switches_may_owe_ns = s ? s->burst_ns >> 2 : 0;
-	p->begun_ns = bpf_ktime_get_ns();
-}
-
-static __always_inline int owes_too_much(struct process *p, struct settings *s)
-{
-	return p->probes_owe_ns > probes_may_owe(s) || p->switches_owe_ns > p->switches_may_owe_ns;
-}
-
-/* Whether switches and waits took more than they may by now. If not, this is not asked again before they have taken a bit
- * more than that. */
-static __always_inline int switches_owe_too_much(struct process *p, struct settings *s)
-{
-	u64 took_ns = bpf_ktime_get_ns() - p->begun_ns, may_ns;
-
-	may_ns = (s->burst_ns >> 2) + ((took_ns >> SHARE_SHIFT / 2) * s->share >> SHARE_SHIFT / 2);
-	if (p->switches_owe_ns > may_ns)
-		return 1;
-	p->switches_may_owe_ns = may_ns + (s->burst_ns >> 8);
-	return 0;
+	return probes_may_owe(s) - (s->burst_ns >> 4);
 }
 
 static __always_inline void fill_budget(struct process *p, struct settings *s)
@@ -226,7 +198,6 @@ static __always_inline void leave_switches(struct process *p)
 	struct scope *scope = find_scope(p->scope);
 
 	p->ticks = 1;
-	p->switches_owe_ns = 0;
 	if (scope)
 		scope->ticks = 1;
 }
@@ -254,10 +225,6 @@ u64 cut_dearest(u64 given)
 		goto cut;
 	}
 	if (p->left_ns >= 0) {
-		if (p->switches_owe_ns > p->switches_may_owe_ns && !p->ticks && !p->glimpsed && switches_owe_too_much(p, s)) {
-			dearest = COST_SWITCH;
-			goto cut;
-		}
 		if (p->probes_owe_ns <= probes_may_owe(s) || p->cut & 1 << COST_PROBE)
 			return 0;
 		dearest = COST_PROBE;
@@ -295,7 +262,7 @@ static __always_inline void hold_to_budget(struct process *p, struct settings *s
 {
 	struct thread_change m = {};
 
-	if (p->left_ns >= 0 && !p->glimpsed && !owes_too_much(p, s))
+	if (p->left_ns >= 0 && p->probes_owe_ns <= probes_may_owe(s) && !p->glimpsed)
 		return;
 	m.number = tgid;
 	m.tid = tid;

@@ -83,7 +83,6 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 		if (p->glimpsed)
 			p->cut &= ~(1 << COST_WAIT);
 		p->ticks = 0;
-		p->switches_owe_ns = 0;
 		scope = find_scope(p->scope);
 		if (scope) {
 			scope->ticks = 0;

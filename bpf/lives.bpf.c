@@ -86,7 +86,7 @@ static __always_inline void process_forked(struct process *parent, u32 parent_tg
 	fresh->waits_since_ns = parent->waits_since_ns;
 	fresh->traced = parent->traced;
 	fresh->left_ns = s ? s->burst_ns >> 2 : 0;	/* children come in thousands */
-	owe_at_first(fresh, s);
+	fresh->probes_owe_ns = s ? probes_owe_at_first(s) : 0;
 	configs.update(&tgid, config);
 	if (processes.insert(&tgid, fresh)) {
 		configs.delete(&tgid);
@@ -195,7 +195,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	p->n_blocked_inside[parity(p)] = 0;
 	p->cut = 0;
 	p->thin = 0;
-	owe_at_first(p, s);
+	p->probes_owe_ns = s ? probes_owe_at_first(s) : 0;
 	p->ready_ns = 0;
 #pragma unroll
 	for (int kind = 0; kind < COST_KINDS; kind++)

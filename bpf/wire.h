@@ -123,9 +123,6 @@ struct process {
 	s64 left_ns;		/* of the budget */
 	u64 spent_ns[COST_KINDS];	/* what was paid so far */
 	u64 probes_owe_ns;	/* what probes took, less what came in meanwhile; some at first */
-	u64 switches_owe_ns;	/* what switches and waits took outside of glimpses, since they are followed */
-	u64 switches_may_owe_ns;	/* how much that may be before it is asked how much it may be by now */
-	u64 begun_ns;		/* when the program began; 0: it ran before */
 	u64 full_ns[COST_KINDS];	/* what had been paid when the budget was whole last */
 	u64 ready_ns;		/* time that working threads waited for a CPU */
 	u64 last_ready_ns;	/* that of the image before the last exec, */
@@ -416,7 +413,6 @@ struct settings {
 	u32 ticks;		/* as in struct process, for all */
 	u64 refill_ns;		/* of each process's budget, at each of its samples */
 	u64 burst_ns;		/* what a budget holds at most, and at first */
-	u64 share;		/* of its CPU time that a process may pay, in parts of 1 << SHARE_SHIFT */
 	u32 entry_ns;		/* what the trap of a probe costs, beside its program */
 	u32 dear_ns;		/* the same with COOKIE_DEAR */
 	u32 return_ns;		/* that of a return probe */
@@ -434,7 +430,6 @@ struct settings {
 
 #define HOOK_RUNS 1024
 #define GAP_NS 40000000ULL	/* a thread without a sample for so long may have slept */
-#define SHARE_SHIFT 20
 
 /* What is asked of on_command, which Python runs once for each process concerned. */
 enum command {

@@ -21,8 +21,7 @@ from parprof.session.session import Session
 
 HZ = 999
 BUDGET = Budget(0.01, 16_000_000)
-"""A program's first quarter is used up within some tenths of a second by 10,000 naps a second; 1 ms for each glimpse,
-in which there are 500."""
+"""Used up within a second by 10,000 naps a second; 1 ms for each glimpse, in which there are 500."""
 NAPS_S = {"naps_first": 20e-6, "naps_then": 60e-6}
 
 
@@ -108,17 +107,10 @@ def test_without_glimpses_it_is_not_known(tmp_path: Path) -> None:
 
 
 def test_glimpses_stay_within_the_budget(tmp_path: Path) -> None:
-    """1 % of the CPU time, and of what the budget holds at once a quarter at first, and what is above a half."""
+    """Half of 1 % of the CPU time, and what the budget holds at once: at first, and where glimpses are longer."""
     napped = nap(tmp_path, "2", "2.5", "2.5", "0")
     assert napped.statistics["glimpses"] >= 5
-    assert napped.switches_s < BUDGET.ratio * napped.cpu_s + 3 / 4 * BUDGET.burst_ns / 1e9
-
-
-def test_a_program_pays_less_for_switches_in_its_first_moments(tmp_path: Path) -> None:
-    """What may be paid at once would be 2 % of a run of 2 s. An event in eight is charged, for all."""
-    napped = nap(tmp_path, "2", "0.7", "0", "0", glimpses=False)
-    assert napped.statistics["ticks"] > 0, "switches were too dear"
-    assert napped.switches_s < BUDGET.ratio * napped.cpu_s + (1 / 4 + 1 / 16) * BUDGET.burst_ns / 1e9
+    assert napped.switches_s < BUDGET.ratio / 2 * napped.cpu_s + 1.5 * BUDGET.burst_ns / 1e9
 
 
 def test_n_working_is_right_in_glimpses(tmp_path: Path) -> None:

@@ -12,8 +12,6 @@ from parprof.kernel.records import Budget, Prices
 
 _HOOK_RUNS = 1024
 """HOOK_RUNS of bpf/wire.h."""
-_SHARE = 1 << 20
-"""1 << SHARE_SHIFT of bpf/wire.h."""
 _UINT32_MAX = 0xFFFF_FFFF
 _HOOK_NS = 115
 """What a switch and a wake-up take from a program that is not watched (measured: a pipe's ping-pong, 113 ns)."""
@@ -92,7 +90,6 @@ class Settings:
         raw.glimpse, raw.glimpse_since_ns = self._glimpse
         raw.refill_ns = int(self.budget.ratio * 1e9 / self._frequency_hz)
         raw.burst_ns = self.budget.burst_ns
-        raw.share = int(self.budget.ratio * _SHARE)
         raw.hooks_ns = int(_HOOK_RUNS * _HOOK_NS / self.budget.ratio)
         raw.entry_ns, raw.dear_ns = self.prices.entry_ns, self.prices.dear_ns
         raw.return_ns, raw.interrupt_ns = self.prices.return_ns, self.prices.interrupt_ns
