@@ -7,6 +7,26 @@
 #define QUEUED_LOOKS 64	/* threads of a process that are looked at */
 #define YIELD_CALL 24	/* sched_yield */
 
+/* Nobody saw it wake up, nor when, nor go on after it was stopped. */
+static __always_inline void found_unfollowed(struct process *p, struct thread *t)
+{
+	t->blocked = 0;
+	if (!t->stopped)
+		return;
+	change_scope(p->scope, t, 0, 0, 0);	/* what is up to now was while it was stopped */
+	end_stop(t);
+}
+
+/* A sample hits the thread: it is awake. Who asks for how long one slept that nobody followed is told by this. */
+static __always_inline void note_shown(struct thread *t, u64 now)
+{
+	if (t->shown_ns && now - t->shown_ns > GAP_NS) {
+		t->gap_begun_ns = t->shown_ns;
+		t->gap_ended_ns = now;
+	}
+	t->shown_ns = now;
+}
+
 /* Whether context switches are not followed: of the process, or of any of its scope. */
 static __always_inline u32 by_ticks_in(struct process *p, struct settings *s, struct scope *scope)
 {

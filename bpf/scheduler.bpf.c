@@ -205,6 +205,7 @@ static __always_inline void switch_out(struct process *p, struct meter *m, u32 t
 	if (sleeps) {
 		t->blocked = 1;
 		t->spins = 0;
+		queued = untracked(m, p->our_stop);	/* it would have a core, if we did not hold it */
 	} else {
 		if (tells_by_leaves(t) && !t->depth && !busy)
 			guess_from_leaf(p, t, tgid);

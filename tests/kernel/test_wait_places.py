@@ -9,16 +9,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 import profiling
+from parprof.commands.spawn import Child
 from parprof.kernel.engine import BpfKernel
 from parprof.metrics import STALL, WAIT
 from parprof.model import ThreadState
 from parprof.session.session import Session
+from parprof.session.target import Target
 
 pytestmark = pytest.mark.beside
 
@@ -128,6 +131,75 @@ def test_a_stall_that_lasts_is_cut_where_it_is_asked_for(is_stopped: bool) -> No
     stalled_ns = sum(count.total for key, count in facts.items() if key.state is ThreadState.STALLED)
     expected_ns = 0 if is_stopped else cuts_ns[-1] - cuts_ns[0]
     assert stalled_ns == pytest.approx(expected_ns, abs=100)
+
+
+def test_who_goes_on_while_nobody_follows_switches_is_stopped_no_more() -> None:
+    """Else all time in which nobody works would be none of the program's, up to its end."""
+    with BpfKernel(["cpu-clock"], 499, waits=True) as kernel:
+        session = Session(kernel)
+        child = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+        process = psutil.Process(child.pid)
+        try:
+            target = session.watch(child.pid)
+            profiling.run_while_it_works(session, child.pid, 0.1)
+            os.kill(child.pid, signal.SIGSTOP)
+            profiling.run_until(session, lambda: process.status() == psutil.STATUS_STOPPED)
+            profiling.run_until(session, lambda: is_stopped(target))
+            kernel.breaker.leave_switches()
+            os.kill(child.pid, signal.SIGCONT)
+            profiling.run_while_it_works(session, child.pid, 0.1)
+            assert not is_stopped(target)
+        finally:
+            session.close()
+            child.kill()
+            child.communicate()
+
+
+def test_a_core_that_a_child_would_have_while_we_hold_it_is_not_idle(tmp_path: Path) -> None:
+    """GIVEN a job one of whose processes works WHEN another is stopped at exec for its probes, and we take long."""
+    fifo, held_s = tmp_path / "fifo", 0.3
+    os.mkfifo(fifo)
+    busy = f"{sys.executable} -S -c 'while True: pass'"
+    command = ["sh", "-c", f"{busy} & read line < {fifo}; {busy}"]
+    with BpfKernel(["cpu-clock"], 499, waits=True) as kernel:
+        kernel.await_programs()
+        session = Session(kernel, one_job=True)
+        child = Child(command)
+        with suppress(PermissionError):  # others do not take its cores
+            os.sched_setscheduler(child.pid, os.SCHED_RR, os.sched_param(1))
+        try:
+            scope = session.watch(child.pid, follow=True, stop=True).scope
+            child.release()
+            profiling.run_until(session, lambda: session.samples() > 50)
+            with fifo.open("w") as file:
+                file.write("go on\n")
+            before = scope.state()
+            time.sleep(held_s)
+            assert is_any_stopped(child.pid)
+            profiling.run_until(session, lambda: not is_any_stopped(child.pid))
+            due_s = time.monotonic() + 0.1
+            profiling.run_until(session, lambda: time.monotonic() > due_s)
+            after = scope.state()
+        finally:
+            family = [*psutil.Process(child.pid).children(True), psutil.Process(child.pid)]
+            for one in family:
+                one.kill()
+            session.close()
+            child.wait()
+    assert before is not None and after is not None
+    assert after.idle_away_ns - before.idle_away_ns > 0.7 * held_s * 1e9
+
+
+def is_any_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process or one of its children."""
+    process = psutil.Process(pid)
+    return any(one.status() == psutil.STATUS_STOPPED for one in [process, *process.children(True)])
+
+
+def is_stopped(target: Target) -> bool:
+    """Whether the programs take somebody of it to be."""
+    state = target.scope.state()
+    return state is not None and state.is_stopped
 
 
 LASTS = """

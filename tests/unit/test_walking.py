@@ -56,6 +56,40 @@ def test_return_addresses_belong_to_the_call_before_them() -> None:
     assert walked(rules, words).addresses == (LEAF + 5, CALLER + 0x1000, START + 1)
 
 
+def called_from(words: dict[int, int], back: int, function: int) -> None:
+    """Before that return address there is a call of the function."""
+    code = b"\x90\x90\x90\xe8" + (function - back).to_bytes(4, "little", signed=True)
+    words[back - 8] = int.from_bytes(code, "little")
+
+
+@pytest.mark.parametrize("calls", [CALLER, CALLER + 0x40, MAIN])
+def test_a_frame_pointer_that_nobody_saved_is_found_by_the_call(calls: int) -> None:
+    """The leaf's frame is of a library without frame pointers, as libc's are; on the caller's is left what a function
+    had there before that it had called. WHEN the return address is behind a call of another one THEN it is no frame."""
+    frame, outer = STACK + 0x40, STACK + 0x90
+    rules = {LEAF: pack(RuleType.RSP, 16), CALLER: pack(RuleType.RBP, 16, 2), MAIN: pack(RuleType.RBP, 16, 2)}
+    rules[START] = pack(RuleType.END)
+    words = dict.fromkeys(range(STACK, STACK + 0x200, 8), 0)
+    words.update({STACK + 8: CALLER + 0x59, STACK + 0x28: frame, STACK + 0x30: CALLER + 0x39})
+    words.update({frame: outer, frame + 8: MAIN + 0x29, outer: 1, outer + 8: START + 7})
+    called_from(words, CALLER + 0x39, LEAF)
+    called_from(words, MAIN + 0x29, calls)
+
+    def rule_at(address: int) -> int | None:
+        begin = address & ~0xFFF
+        return pack(RuleType.RSP, 8) if address in (CALLER, MAIN) else rules.get(begin)
+
+    found = walk(LEAF + 5, STACK, rule_at, lambda address: word(words, address))
+    whole = (LEAF + 5, CALLER + 0x59, MAIN + 0x29, START + 7)
+    assert found == (Walked(whole, "complete") if calls == CALLER else Walked(whole[:2], "bad_row"))
+
+
+def word(words: dict[int, int], address: int) -> int:
+    if address not in words:
+        raise OSError(14, "unmapped")
+    return words[address]
+
+
 @pytest.mark.parametrize(
     ("rules", "words", "end"),
     [

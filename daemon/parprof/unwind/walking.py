@@ -2,7 +2,8 @@
 in the kernel has (bpf/unwind_step.bpf.c).
 
 Of its registers ``/proc`` tells two, and those that have the arguments of its system call; so a frame that is found by
-another one is the last, unless a frame before it saved that.
+another one is the last, unless a frame before it saved that. The frame pointer is looked for, where no frame has saved
+it: it points to the one saved before and the return address, behind a call of the very function that has the frame.
 """
 
 from __future__ import annotations
@@ -16,6 +17,16 @@ from parprof.unwind.rows import PT_REGS, REGISTER_OFFSETS, REGISTER_SHIFT, Rule,
 MAX_DEPTH = 128
 _MAX_FRAME = 1 << 23
 """Bytes: a frame that seems larger is no frame."""
+_MOST_WORDS = 256
+"""Of a frame that are looked at for where its frame pointer points to: each takes a microsecond."""
+_LARGEST_FUNCTION = 1 << 14
+"""Bytes from its begin to where it waits."""
+_ALIGNED = 16
+"""As functions are."""
+_CALL, _CALL_BYTES, _INT32 = 0xE8, 5, 1 << 32
+"""A direct call: the byte, and how far behind its end the function is, signed."""
+_ENTRY = Rule(RuleType.RSP, 0, 8)
+"""At a function's first instruction."""
 _ARGUMENTS = tuple(PT_REGS[name] for name in ("rdi", "rsi", "rdx", "r10", "r8", "r9"))
 """The registers that have a system call's, by their index in the kernel's ``struct pt_regs``."""
 
@@ -75,6 +86,8 @@ def walk(
                 return Walked(tuple(addresses), "bad_row")
             pc, sp = arguments[_ARGUMENTS.index(place)], sp + 8 * (offset % REGISTER_OFFSETS)
             continue
+        if rule.type is RuleType.RBP and rbp is None:
+            rbp = _frame_pointer(rule, pc, sp, rule_at, read_word)
         cfa = _cfa(rule, pc, sp, rbp)
         if cfa is None or not 0 < cfa - sp <= _MAX_FRAME:
             return Walked(tuple(addresses), "bad_row")
@@ -85,6 +98,46 @@ def walk(
         except OSError:
             return Walked(tuple(addresses), "unreadable")
     return Walked(tuple(addresses), "zero")
+
+
+def _frame_pointer(
+    rule: Rule, pc: int, sp: int, rule_at: Callable[[int], int | None], read_word: Callable[[int], int]
+) -> int | None:
+    """Of the function that ``pc`` is in; ``None``: what has called it is no direct call, or too far away."""
+    for rbp in range(sp & ~7, sp + 8 * _MOST_WORDS, 8):
+        try:
+            back = read_word(rbp + rule.cfa - 8)
+            if rule_at(back - 1) is None:
+                continue
+            before = read_word(back - 8).to_bytes(8, "little")
+        except OSError:
+            continue
+        if before[-_CALL_BYTES] != _CALL:
+            continue
+        called = (back + int.from_bytes(before[-4:], "little", signed=True)) % (_INT32 * _INT32)
+        if _is_function(called, pc, rule_at):
+            return rbp
+    return None
+
+
+def _is_function(begin: int, pc: int, rule_at: Callable[[int], int | None]) -> bool:
+    """Whether one begins there that ``pc`` is in."""
+    if not begin < pc <= begin + _LARGEST_FUNCTION or not _is_entry(rule_at(begin)):
+        return False
+    is_inside = False
+    for address in range((begin + _ALIGNED) & -_ALIGNED, pc, _ALIGNED):
+        is_entry = _is_entry(rule_at(address))
+        if is_inside and is_entry:
+            return False
+        is_inside = not is_entry
+    return True
+
+
+def _is_entry(packed: int | None) -> bool:
+    try:
+        return packed is not None and unpack(packed) == _ENTRY
+    except ValueError:
+        return False
 
 
 def _cfa(rule: Rule, pc: int, sp: int, rbp: int | None) -> int | None:
