@@ -88,7 +88,7 @@ def test_a_command_loads_what_it_needs_and_no_other_command() -> None:
 
 @pytest.mark.parametrize("module", CHILDREN)
 def test_children_that_read_files_load_none_of_what_their_parents_have_to_open_them(module: str) -> None:
-    """Nearly every command starts the one of symbols: that was a sixth of the CPU time of a short recording."""
+    """Each recording starts the one of symbols, which took a sixth of the CPU time of a short one."""
     script = f"import sys, importlib; importlib.import_module('parprof.{module}'); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
