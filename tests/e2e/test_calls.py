@@ -60,7 +60,6 @@ def result_of(file: Path) -> dict[str, Any]:
     return loaded
 
 
-@pytest.mark.alone  # nothing is to be lost
 def test_a_command_is_counted_from_its_first_call_on(tmp_path: Path) -> None:
     out = tmp_path / "calls.json"
     done = parprof(

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,9 @@ BUILD = ROOT / "tests/workloads/build"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "daemon")}
 
 
-def parprof(*arguments: str | Path, timeout: float = 60, **extra: str) -> subprocess.CompletedProcess[str]:
+def parprof(
+    *arguments: str | int | Path, timeout: float = 60, **extra: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "parprof", *map(str, arguments)],
         capture_output=True, text=True, timeout=timeout, env={**ENVIRONMENT, **extra}, stdin=subprocess.DEVNULL,
@@ -65,7 +69,6 @@ def busy_s() -> float:
     return sum(int(one) for one in (*fields[1:4], *fields[6:9])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("program", ["omp_truth.gomp", "omp_truth.omp"])
 def test_record_attributes_idleness_to_functions(program: str, tmp_path: Path) -> None:
     out, log = tmp_path / "out.pb.gz", tmp_path / "log"
@@ -118,7 +121,6 @@ def test_facts_and_profile_want_files_of_their_own(tmp_path: Path) -> None:
     assert done.returncode == 1 and "its directory does not exist" in done.stderr
 
 
-@pytest.mark.alone
 def test_record_pthreads(tmp_path: Path) -> None:
     out, log = tmp_path / "out.pb.gz", tmp_path / "log"
     done = parprof("record", "-F", "999", "--cores", "2", "-o", out, "--", BUILD / "pthread_truth",
@@ -215,7 +217,6 @@ def test_what_valgrind_translates_is_not_probed(tmp_path: Path) -> None:
     assert "its code is translated by none-" in done.stdout + done.stderr
 
 
-@pytest.mark.alone
 def test_children_are_followed(tmp_path: Path) -> None:
     out = tmp_path / "out.pb.gz"
     done = parprof("record", "-F", "999", "-o", out, "--", "sh", "-c",
@@ -266,23 +267,14 @@ def test_bad_input_is_one_clear_line(arguments: list[str], code: int, words: str
     assert len(lines) == 1 and words in lines[0], done.stderr
 
 
-@pytest.mark.alone  # it takes a thread of somebody
 def test_zombie_and_thread_are_refused(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as child:
         time.sleep(0.3)
         done = parprof("attach", child.pid)
     assert done.returncode == 1 and "ended" in done.stderr
-    threads = [t for p in os.listdir("/proc") if p.isdigit() for t in _threads(int(p)) if t != int(p)]
-    if threads:
-        done = parprof("attach", threads[0])
-        assert done.returncode == 1 and "thread of process" in done.stderr
-
-
-def _threads(pid: int) -> list[int]:
-    try:
-        return [int(t) for t in os.listdir(f"/proc/{pid}/task")]
-    except OSError:
-        return []
+    with ThreadPoolExecutor(1) as pool:
+        done = parprof("attach", pool.submit(threading.get_native_id).result())
+    assert done.returncode == 1 and "thread of process" in done.stderr
 
 
 def test_without_privileges() -> None:

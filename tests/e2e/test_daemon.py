@@ -374,7 +374,6 @@ while True:
 """
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("seconds", [0.1, 1.5])
 def test_attach_through_the_daemon_accounts_for_all_core_time(
     seconds: float, daemon: DaemonProcess, tmp_path: Path
@@ -411,7 +410,6 @@ while True:
 """
 
 
-@pytest.mark.alone
 def test_attach_through_the_daemon_tells_where_threads_wait(daemon: DaemonProcess, tmp_path: Path) -> None:
     """Cut at both ends: a thread sleeps all the time, for ten minutes."""
     with dp.started(sys.executable, "-S", "-c", NAPS) as target:

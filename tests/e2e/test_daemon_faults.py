@@ -518,7 +518,6 @@ def test_malformed_control_messages(daemon: DaemonProcess, spinner: Path) -> Non
     check_well(daemon, spinner)
 
 
-@pytest.mark.alone
 def test_slow_and_silent_http_clients(daemon: DaemonProcess, spinner: Path) -> None:
     host, _, port = daemon.address.rpartition(":")
     clients = []

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.beside
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.alone
 def test_page_faults_and_context_switches_are_counted_by_call_path(tmp_path: Path) -> None:
     """One innermost function, called by two: 24,000 and 8,000 faults, 3,000 and 1,000 naps. On one CPU with a program
     that takes turns with it: every second switch there is the other's."""
@@ -123,7 +122,6 @@ def test_each_byte_of_system_calls_is_in_the_tree_if_all_are_sampled(tmp_path: P
         assert 0 <= of_ld_so < 1 << 16  # and of printf
 
 
-@pytest.mark.alone
 def test_a_child_has_its_samples_from_its_begin(tmp_path: Path) -> None:
     """By default: what it may pay at first is enough for some."""
     script = "; ".join(str(ROOT / "tests/workloads/build" / one) for one in ("transfers", "allocations"))
@@ -228,7 +226,6 @@ def test_a_sample_for_each_so_many_allocated_bytes(tmp_path: Path) -> None:
     assert abs(run.profile.total().events["malloc-bytes"] - run.exactly("malloc-bytes")) <= 3 * 8000
 
 
-@pytest.mark.alone
 def test_samples_of_allocations_that_come_too_fast_stand_for_more(tmp_path: Path) -> None:
     run = recorded(tmp_path, "allocations", "-e", "malloc-bytes=100")
     counted = int(run.profile.extra["samples"])

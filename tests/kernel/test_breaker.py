@@ -150,6 +150,7 @@ def test_a_storm_of_tasks_is_cut_off_at_once(program: str) -> None:
     assert storm.sum("work_ns") + storm.sum("spin_ns") > 0.5 * storm.cpu_s
 
 
+@pytest.mark.beside
 def test_a_storm_costs_less_in_the_first_moments() -> None:
     """A program that is over in 50 ms has earned nothing yet: what others may pay at once would be a tenth of it."""
     budget = Budget()
@@ -212,6 +213,7 @@ def test_who_creates_a_thread_is_known_after_the_change() -> None:
     assert known >= 0.95 * sum(row.metrics.work_ns for row in work) > 2e8
 
 
+@pytest.mark.beside
 def test_quiet_and_stormy_ten_times() -> None:
     storm = run(GOMP, "bursts", "10")
     serial = sum(row.metrics.work_ns for row in storm.rows if "serial_part" in names(row)) / 1e9
@@ -219,6 +221,7 @@ def test_quiet_and_stormy_ten_times() -> None:
     assert sum(storm.target.spent_ns) - storm.target.spent_ns[Cost.TIMER] < 0.05e9 * storm.cpu_s + 60e6
 
 
+@pytest.mark.beside
 def test_a_thousand_threads_that_create_tasks() -> None:
     storm = run(GOMP, "many", "1000")
     work = sum(row.metrics.cpu_ns for row in storm.rows) / 1e9
@@ -227,6 +230,7 @@ def test_a_thousand_threads_that_create_tasks() -> None:
     assert state["samples"] > 0
 
 
+@pytest.mark.beside
 def test_a_hot_lock_whose_holder_is_asked_for() -> None:
     """The probes that tell who holds it go; those on the slow path of locks may stay."""
     os.environ.update(PASSIVE)
@@ -272,6 +276,7 @@ def test_killed_in_the_middle_of_a_change() -> None:
             assert process.poll() is None
 
 
+@pytest.mark.beside
 def test_another_profiler_keeps_its_probes() -> None:
     """Ours go; those that somebody else has on the same functions stay and count."""
     with running(GOMP, "tasks", "20", "60") as process, session_of(profiling.UNLIMITED) as theirs:
@@ -387,9 +392,11 @@ def test_n_working_where_switches_are_not_followed(tmp_path: Path) -> None:
     assert made.statistics["ticks"] >= made.statistics["samples"] - 5
 
 
-def rows_on_a_busy_machine(program: str, phase: str, *, followed: bool) -> tuple[list[PathSample], float]:
-    """The rows of five runs of a phase while others want both CPUs, and for how long, in nanoseconds, its threads had
-    none. ``followed``: context switches are."""
+def rows_on_a_busy_machine(
+    program: str, phase: str, times: int, *, followed: bool
+) -> tuple[list[PathSample], float]:
+    """The rows of a phase that is run so many times while others want both CPUs, and for how long, in nanoseconds, its
+    threads had none. ``followed``: context switches are."""
     burners = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=on_cpu)
         for on_cpu in (lambda: os.sched_setaffinity(0, {0}), lambda: os.sched_setaffinity(0, {1}))
@@ -398,7 +405,7 @@ def rows_on_a_busy_machine(program: str, phase: str, *, followed: bool) -> tuple
         with session_of() as session:
             if not followed:
                 session.kernel.breaker.leave_switches()
-            child = Child([str(profiling.BUILD / program), phase, "--repeat", "5"])
+            child = Child([str(profiling.BUILD / program), phase, "--repeat", str(times)])
             session.watch(child.pid, follow=True, stop=True)
             child.release()
             profiling.run_until(session, lambda: child.poll() is not None)
@@ -414,7 +421,7 @@ def rows_on_a_busy_machine(program: str, phase: str, *, followed: bool) -> tuple
 @pytest.mark.parametrize("phase,idle", [("balanced", False), ("serial", True)])
 def test_cores_that_others_have_are_no_idleness(phase: str, idle: bool) -> None:
     """GIVEN switches that are not followed, on a busy machine, WHEN two threads work THEN no core of theirs is idle."""
-    rows, ready = rows_on_a_busy_machine("pthread_truth", phase, followed=False)
+    rows, ready = rows_on_a_busy_machine("pthread_truth", phase, 5, followed=False)
     work = sum(row.metrics.work_ns for row in rows)
     idleness = sum(row.metrics.idleness_ns for row in rows)
     assert idleness > 0.9 * work if idle else idleness < 0.15 * work
@@ -425,7 +432,7 @@ def test_cores_that_others_have_are_no_idleness(phase: str, idle: bool) -> None:
 def test_who_gives_up_its_cpu_does_not_want_one(followed: bool) -> None:
     """GIVEN a busy machine WHEN a thread waits with sched_yield, in a loop of which nobody knows that it only waits, as
     std::barrier does, THEN the core that others have meanwhile is idle as far as its program goes."""
-    rows, _ = rows_on_a_busy_machine("spins_truth", "polite", followed=followed)
+    rows, _ = rows_on_a_busy_machine("spins_truth", "polite", 3, followed=followed)
     serial = [row for row in rows if "serial" in names(row)]
     work = sum(row.metrics.work_ns for row in serial)
     idleness = sum(row.metrics.idleness_ns for row in serial)
@@ -433,6 +440,7 @@ def test_who_gives_up_its_cpu_does_not_want_one(followed: bool) -> None:
     assert idleness > 0.8 * work
 
 
+@pytest.mark.beside
 def test_switches_are_followed_again() -> None:
     """GIVEN a program whose threads all sleep or wake meanwhile THEN n_w is what it is afterwards, not before."""
     program = profiling.BUILD / "pthread_truth"
@@ -460,6 +468,7 @@ def test_switches_are_followed_again() -> None:
             process.kill()
 
 
+@pytest.mark.beside
 def test_samples_beyond_the_budget_are_thinned_out_and_weighed() -> None:
     storm = run(GOMP, "tasks", "60", "1.0", budget=Budget(0.001, 200_000), hz=999)
     assert storm.statistics["left_out_samples"] > 0.3 * storm.statistics["samples"]

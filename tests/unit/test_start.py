@@ -20,6 +20,8 @@ HEAVY = (
     "asyncio capstone ctypes dataclasses google.protobuf http.client importlib.metadata inspect json logging "
     "multiprocessing opentelemetry prometheus_client psutil rich socket ssl subprocess symbolic tomllib"
 ).split()
+CHILDREN = "calls.worker jit.worker loops.worker symbols.worker unwind.worker".split()
+"""Processes without privileges that read files which are handed to them."""
 ARGUMENTS = {
     "record": "--help --output --loops --save-facts --frequency --event --cores --n-w-source --wait-function "
     "--no-spin-loops --budget --no-wait "
@@ -82,6 +84,24 @@ def test_a_command_loads_what_it_needs_and_no_other_command() -> None:
     assert "--json" in printed
     assert {"parprof.commands.check", "parprof.kernel.capability"} <= loaded
     assert not {"parprof.commands.record", "parprof.session.session", "rich"} & loaded
+
+
+@pytest.mark.parametrize("module", CHILDREN)
+def test_children_that_read_files_load_none_of_what_their_parents_have_to_open_them(module: str) -> None:
+    """Each recording starts the one of symbols, which took a sixth of the CPU time of a short one."""
+    script = f"import sys, importlib; importlib.import_module('parprof.{module}'); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(done.stdout.split())
+    assert f"parprof.{module}" in loaded
+    assert not loaded & {
+        "parprof.files.dso",
+        "parprof.files.guard",
+        "parprof.workers.client",
+        "logging",
+        "subprocess",
+    }
 
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=[entry.name for entry in COMMANDS])

@@ -55,6 +55,11 @@ class ElfFile(ElfImage):
                 return found
         return ""
 
+    @property
+    def has_debug_info(self) -> bool:
+        """Whether it says which lines its code is of."""
+        return any(self.section_data(name, 1) for name in (b".debug_info", b".zdebug_info"))
+
     @cached_property
     def interp(self) -> str:
         """The program interpreter's path; empty if there is none."""

@@ -1,40 +1,13 @@
-"""Where functions begin and end: from the call frame information of their file, else from its symbols."""
+"""Where a function begins and ends, as far as its file tells: by call frame information, else by its symbols.
+
+Children that read files load this one, and so nothing that opens them: see `parprof.loops.scopes` for that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ExitStack
-
-from parprof.files.dso import Dso
 from parprof.files.eh_frame_header import Extent, extents_around
 from parprof.files.elf import ElfFile
-from parprof.symbols.debugfiles import find_debug_file
 from parprof.symbols.table import find_functions
-
-
-def functions_around(dso: Dso, addresses: Iterable[int]) -> dict[int, Extent]:
-    """The function around each of these ELF virtual addresses of a file; those in none are left out.
-
-    Raises:
-        ElfError: the file cannot be read.
-    """
-    elf = dso.elf
-    if elf is None:
-        return {}
-    missing = set(addresses)
-    out = extents_around(elf, missing)
-    with ExitStack() as stack:
-        tables = [elf]
-        for table in tables:
-            missing -= out.keys()
-            if not missing:
-                break
-            for address, symbol in find_functions(table, missing).items():
-                if symbol.size:
-                    out[address] = (symbol.value, symbol.size)
-            if table is elf and (separate := find_debug_file(dso)):
-                tables.append(stack.enter_context(separate))
-    return out
 
 
 def function_at(elf: ElfFile, address: int) -> Extent | None:

@@ -9,19 +9,21 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
 from parprof.errors import TargetError
 from parprof.files.dso import Dso, FileKey
-from parprof.files.eh_frame_header import Extent
+from parprof.files.eh_frame_header import Extent, extents_around
 from parprof.files.elf import ElfError
-from parprof.loops.extents import functions_around
 from parprof.loops.kept import KeptLoops
 from parprof.loops.names import LoopName, LoopPlace, context_of, name_loops
 from parprof.loops.nest import LoopNest
 from parprof.model import Frame, Frames
+from parprof.symbols.debugfiles import find_debug_file
 from parprof.symbols.symbolizer import NameRequest
+from parprof.symbols.table import find_functions
 
 ResolveScopes = Callable[[Iterable[NameRequest]], Mapping[NameRequest, Frames]]
 
@@ -30,6 +32,31 @@ HOT_SHARE = 0.005
 MAX_FUNCTIONS = 200
 _MAX_REMEMBERED = 1024
 _MAX_PLACES = 1 << 16
+
+
+def functions_around(dso: Dso, addresses: Iterable[int]) -> dict[int, Extent]:
+    """The function around each of these ELF virtual addresses of a file; those in none are left out.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    elf = dso.elf
+    if elf is None:
+        return {}
+    missing = set(addresses)
+    out = extents_around(elf, missing)
+    with ExitStack() as stack:
+        tables = [elf]
+        for table in tables:
+            missing -= out.keys()
+            if not missing:
+                break
+            for address, symbol in find_functions(table, missing).items():
+                if symbol.size:
+                    out[address] = (symbol.value, symbol.size)
+            if table is elf and (separate := find_debug_file(dso)):
+                tables.append(stack.enter_context(separate))
+    return out
 
 
 class _Function(NamedTuple):

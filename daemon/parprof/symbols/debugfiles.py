@@ -15,21 +15,12 @@ _MAX_LINK = 4096
 _MIN_BUILD_ID = 8
 
 
-def has_debug_info(elf: ElfFile) -> bool:
-    """Whether a file says which lines its code is of.
-
-    Raises:
-        ElfError: it cannot be read.
-    """
-    return any(elf.section_data(name, 1) for name in (b".debug_info", b".zdebug_info"))
-
-
 def lacks_lines(dso: Dso) -> bool:
     """Whether a file has no debug information of its own, but a build id to find it by."""
     if len(dso.build_id) < _MIN_BUILD_ID or dso.elf is None:
         return False
     try:
-        return not has_debug_info(dso.elf)
+        return not dso.elf.has_debug_info
     except ElfError:
         return False
 

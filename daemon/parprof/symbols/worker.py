@@ -25,7 +25,6 @@ from parprof.files.eh_frame_header import extents_around, gaps_around
 from parprof.files.elf import ElfError, ElfFile, Symbol
 from parprof.files.go_functions import GoFunctions, go_functions
 from parprof.symbols import symcache
-from parprof.symbols.debugfiles import has_debug_info
 from parprof.symbols.entry import main_function
 from parprof.symbols.names import readable, without_clone_suffixes
 from parprof.symbols.table import find_functions
@@ -61,7 +60,7 @@ class DebugFile:
         self._hot: dict[str, int | None] = {}
         self._elf = ElfFile.open(fd)
         if use_symbolic and (
-            cached is not None or has_debug_info(self._elf)
+            cached is not None or self._elf.has_debug_info
         ):  # symbolic would read all symbols
             self._load(cached)
 
