@@ -21,7 +21,6 @@ from parprof.unwind.asking import TableClient
 from parprof.unwind.cache import Table, TableCache
 from parprof.unwind.later import LaterTables
 from parprof.unwind.returns import AT_ONCE_BYTES
-from parprof.unwind.table import UNFOLLOWED
 from parprof.workers.client import WorkerFailed
 
 FILE_SECONDS = 20.0
@@ -154,7 +153,7 @@ class TableBuilder(Closing):
             return None
         table = self._cache.load(name, dso.build_id)
         self.loaded += table is not None
-        if table is not None and table.notes.get(UNFOLLOWED):
+        if self._later is not None and table is not None and self._later.wants(name, table):
             with suppress(TargetError, OSError):  # it is gone, or does not answer
                 fd = dso.file().lend()
                 try:

@@ -38,17 +38,22 @@ class LaterTables(Closing):
         self._asked: set[str] = set()
         self._closed = False
 
+    def wants(self, name: str, table: Table) -> bool:
+        """Whether it is to be asked to make this one whole. ``name``: on disk."""
+        is_partial = UNFOLLOWED in table.notes and name not in self._asked
+        return is_partial and not self._closed and len(self._asked) < _MAX_FILES
+
     def complete(self, name: str, table: Table, path: str, fd: int) -> None:
         """Make a table whole if it is not, some time.
 
         ``name``: on disk. ``fd``: of the file, and stays the caller's; a socket that has one gives it away only once,
         and is not touched.
         """
-        if self._closed or not table.notes.get(UNFOLLOWED) or name in self._asked:
-            return
-        if len(self._asked) >= _MAX_FILES or not stat.S_ISREG(os.fstat(fd).st_mode):
+        if not self.wants(name, table):
             return
         self._asked.add(name)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "parprof-later")
         self._coming.append(self._thread.submit(self._complete, name, table, path, os.dup(fd)))
