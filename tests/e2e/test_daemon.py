@@ -374,6 +374,7 @@ while True:
 """
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("seconds", [0.1, 1.5])
 def test_attach_through_the_daemon_accounts_for_all_core_time(
     seconds: float, daemon: DaemonProcess, tmp_path: Path
