@@ -523,14 +523,14 @@ def test_what_cannot_be_followed_later_is_not_tried_each_time(
         raise WorkerFailed("crashed")
 
     dso, cache = dsos(partly_described(tmp_path / "code.so")), TableCache(tmp_path / "cache")
-    name, fd = dso.content_name(), dso.file().lend()
+    name = dso.content_name()
     table = UnwindTable(ROWS, dso.build_id, {UNFOLLOWED: 100, "CFA register": 3})
     monkeypatch.setattr(TableClient, "build", fail)
     for closes in (True, False):
         cache.store(name, table)
         with LaterTables(cache) as later:
             if not closes:
-                later.complete(name, table, dso.path, fd)
+                later.complete(table, dso)
                 deadline = time.monotonic() + 30
                 while UNFOLLOWED in cache.load(name, dso.build_id).notes:  # type: ignore[union-attr]
                     assert time.monotonic() < deadline
@@ -538,7 +538,6 @@ def test_what_cannot_be_followed_later_is_not_tried_each_time(
         stored = cache.load(name, dso.build_id)
         assert stored is not None and stored.rows == ROWS
         assert stored.notes == (table.notes if closes else {"CFA register": 3})
-    os.close(fd)
 
 
 def test_following_later_ends_at_once(tmp_path: Path, dsos: Callable[[Path], Dso]) -> None:
@@ -546,13 +545,11 @@ def test_following_later_ends_at_once(tmp_path: Path, dsos: Callable[[Path], Dso
     dso, cache = dsos(partly_described(tmp_path / "code.so")), TableCache(tmp_path / "cache")
     table = UnwindTable(ROWS, dso.build_id, {UNFOLLOWED: 100})
     cache.store(dso.content_name(), table)
-    fd = dso.file().lend()
     with LaterTables(cache) as later:
         later._client.prepare()
         os.kill(later._client.pid, signal.SIGSTOP)
-        later.complete(dso.content_name(), table, dso.path, fd)
+        later.complete(table, dso)
         child = later._client.pid
-    os.close(fd)
     assert not Path(f"/proc/{child}").exists()
     stored = cache.load(dso.content_name(), dso.build_id)
     assert stored is not None and UNFOLLOWED in stored.notes

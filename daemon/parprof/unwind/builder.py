@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from typing import NamedTuple
 
 from parprof.errors import TargetError
@@ -141,6 +140,8 @@ class TableBuilder(Closing):
                 self._queue.hurry(dso.key)
                 future = self._coming.pop(dso.key, None)
                 table = None if future is None else future.result()
+        if table is not None and self._later is not None and not self._closed:
+            self._later.complete(table, dso)
         return table
 
     def at_hand(self, dso: Dso) -> Table | None:
@@ -153,13 +154,6 @@ class TableBuilder(Closing):
             return None
         table = self._cache.load(name, dso.build_id)
         self.loaded += table is not None
-        if self._later is not None and table is not None and self._later.wants(name, table):
-            with suppress(TargetError, OSError):  # it is gone, or does not answer
-                fd = dso.file().lend()
-                try:
-                    self._complete_later(name, table, dso.path, fd)
-                finally:
-                    os.close(fd)
         return table
 
     def _is_on_disk(self, dso: Dso) -> bool:
@@ -274,20 +268,12 @@ class TableBuilder(Closing):
         found = self._cache.load(wanted.name, wanted.build_id) if self._cache is not None else None
         if found is not None:
             self.loaded += wanted.keep
-            self._complete_later(wanted.name, found, wanted.path, wanted.fd)
             return found, True
         table = self._client.build(
             wanted.path, wanted.fd, wanted.build_id, self._file_seconds, self._follow_bytes
         )
         self.built += 1
-        if self._cache is None or not self._cache.store(wanted.name, table):
-            return table, False
-        self._complete_later(wanted.name, table, wanted.path, wanted.fd)
-        return table, True
-
-    def _complete_later(self, name: str, table: Table, path: str, fd: int) -> None:
-        if self._later is not None:
-            self._later.complete(name, table, path, fd)
+        return table, self._cache is not None and self._cache.store(wanted.name, table)
 
     def _note(self, path: str, problem: str) -> None:
         if len(self._problems) >= _MAX_PROBLEMS:

@@ -9,10 +9,11 @@ has it.
 from __future__ import annotations
 
 import os
-import stat
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
+from parprof.errors import TargetError
+from parprof.files.dso import Dso
 from parprof.resources import Closing
 from parprof.unwind.asking import TableClient
 from parprof.unwind.cache import Table, TableCache
@@ -26,7 +27,7 @@ _MAX_FILES = 64
 
 
 class LaterTables(Closing):
-    """Makes tables on disk whole, one at a time. To be used by any thread."""
+    """Makes tables on disk whole, one at a time. To be used by one thread."""
 
     def __init__(self, cache: TableCache, follow_bytes: int = MAX_BYTES) -> None:
         """``follow_bytes``: so much code without call frame information is followed."""
@@ -39,24 +40,23 @@ class LaterTables(Closing):
         self._closed = False
 
     def wants(self, name: str, table: Table) -> bool:
-        """Whether it is to be asked to make this one whole. ``name``: on disk."""
+        """Whether this one is to be made whole, and nobody has asked for it yet. ``name``: on disk."""
         is_partial = UNFOLLOWED in table.notes and name not in self._asked
         return is_partial and not self._closed and len(self._asked) < _MAX_FILES
 
-    def complete(self, name: str, table: Table, path: str, fd: int) -> None:
-        """Make a table whole if it is not, some time.
-
-        ``name``: on disk. ``fd``: of the file, and stays the caller's; a socket that has one gives it away only once,
-        and is not touched.
-        """
+    def complete(self, table: Table, dso: Dso) -> None:
+        """Make a file's table whole, some time, if it is not. ``table``: as it is on disk."""
+        name = dso.content_name()
         if not self.wants(name, table):
             return
         self._asked.add(name)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        try:
+            fd = dso.file().lend()
+        except (TargetError, OSError):  # it is gone, or does not answer
             return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "parprof-later")
-        self._coming.append(self._thread.submit(self._complete, name, table, path, os.dup(fd)))
+        self._coming.append(self._thread.submit(self._complete, name, table, dso.path, fd))
 
     def _complete(self, name: str, table: Table, path: str, fd: int) -> None:
         notes = {kind: count for kind, count in table.notes.items() if kind != UNFOLLOWED}
@@ -85,10 +85,8 @@ class LaterTables(Closing):
     def close(self) -> None:
         """End the child now, whatever it does."""
         self._closed = True
-        if self._thread is None:
-            return
-        self._thread.shutdown(wait=False)
         while wait(self._coming, timeout=0.05).not_done:
             self._client.interrupt()
-        self._thread.shutdown()
+        if self._thread is not None:
+            self._thread.shutdown()
         self._client.close()
