@@ -17,6 +17,16 @@ static __always_inline void found_unfollowed(struct process *p, struct thread *t
 	end_stop(t);
 }
 
+/* A sample hits the thread: it is awake. Who asks for how long one slept that nobody followed is told by this. */
+static __always_inline void note_shown(struct thread *t, u64 now)
+{
+	if (t->shown_ns && now - t->shown_ns > GAP_NS) {
+		t->gap_begun_ns = t->shown_ns;
+		t->gap_ended_ns = now;
+	}
+	t->shown_ns = now;
+}
+
 /* Whether context switches are not followed: of the process, or of any of its scope. */
 static __always_inline u32 by_ticks_in(struct process *p, struct settings *s, struct scope *scope)
 {

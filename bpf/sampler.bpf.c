@@ -150,6 +150,8 @@ int on_sample(struct bpf_perf_event_data *ctx)
 		t = add_thread(tgid, tid, 0);
 	if (t && w->others >= 0 && !s->glimpse)
 		found_unfollowed(p, t);
+	if (t && !left_out && !bpf_get_attach_cookie(ctx))
+		note_shown(t, w->begun_ns);
 	if (t && !t->busy)
 		observe(p, t, configs.lookup(&tgid), user_mode, ip, sp);
 	if (left_out) {	/* but for what the thread does: the samples of others count on that */

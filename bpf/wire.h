@@ -354,6 +354,9 @@ struct thread {
 	u8 blocked_inside;	/* sleeps in the runtime, or was woken there and has not run since */
 	u8 from_leaves;		/* its state was last judged by leaves, not by edges */
 	u8 wait_glimpse;	/* the glimpse in which it fell asleep; 0 = in none */
+	u64 shown_ns;		/* when a sample of the clock hit it last, */
+	u64 gap_begun_ns;	/* and which two were last more than GAP_NS apart */
+	u64 gap_ended_ns;
 	u32 walk_slot;		/* of the walk that a probe does in this thread */
 	u32 tid;
 	u32 scope;		/* of its process */
@@ -426,6 +429,7 @@ struct settings {
 };
 
 #define HOOK_RUNS 1024
+#define GAP_NS 40000000ULL	/* a thread without a sample for so long may have slept */
 
 /* What is asked of on_command, which Python runs once for each process concerned. */
 enum command {

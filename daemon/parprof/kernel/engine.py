@@ -39,7 +39,15 @@ from parprof.kernel.stacks import CodeAt, SentCode, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.thread_table import ThreadTable
 from parprof.kernel.trace import TraceBounds, TraceLog
-from parprof.kernel.unended import PlacelessWait, Unended, cut_by_glimpse, find_unended, placeless_wait
+from parprof.kernel.unended import (
+    LastSeen,
+    PlacelessWait,
+    Unended,
+    cut_by_glimpse,
+    find_unended,
+    last_seen,
+    placeless_wait,
+)
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
 from parprof.kernel.verdicts import Verdicts
 from parprof.model import Facts, ThreadState
@@ -539,6 +547,10 @@ class BpfKernel(Closing):
         """
         follows = self.breaker.follows_switches
         return find_unended(self._object, self.scopes, images, now_ns, follows_switches=follows, cut=cut)
+
+    def last_seen(self, tid: int, image: int) -> LastSeen:
+        """What the programs know of the sleep of a thread."""
+        return last_seen(self._object, tid, image)
 
     def placeless_wait(self, tid: int, image: int) -> PlacelessWait | None:
         """That of a thread that sleeps, if nobody knows where; see `Breaker.place_wait`."""

@@ -97,6 +97,8 @@ class Glimpses:
         self._count = 0
         self.looks = 0
         """How often threads were looked at where there was no glimpse: `parprof.session.looks`."""
+        self.told_ns = 0
+        """Of the time that nobody saw: for how long all slept, as is known otherwise: `parprof.session.long_sleeps`."""
         self._seen, self._gaps = Span(), Span()
         """What they saw, and what nobody saw between them, before and after."""
 
@@ -172,6 +174,11 @@ class Glimpses:
         return self._count
 
     @property
+    def unseen_since_ns(self) -> int:
+        """Since when switches are not followed, not even for a moment (CLOCK_MONOTONIC); 0: they are."""
+        return self._unseen_since_ns
+
+    @property
     def is_open(self) -> bool:
         """Whether one lasts."""
         return self._last is not None and not self._last.end_ns
@@ -195,7 +202,9 @@ class Glimpses:
             "glimpses": self._count,
             "glimpsed_us": seen.took_ns // 1000,
             "unfollowed_us": gaps.took_ns // 1000,
-            "unglimpsed_us": 0 if self.looks else round(max(gaps.took_ns - alike_ns, 0)) // 1000,
+            "unglimpsed_us": 0
+            if self.looks
+            else round(max(gaps.took_ns - alike_ns - self.told_ns, 0)) // 1000,
             "looks": self.looks,
         }
 

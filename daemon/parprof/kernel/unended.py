@@ -36,6 +36,29 @@ class PlacelessWait(NamedTuple):
     """Since when, or since it was met: CLOCK_MONOTONIC."""
 
 
+class LastSeen(NamedTuple):
+    """What the programs know of the sleep of a thread. Times are CLOCK_MONOTONIC, ns."""
+
+    since_ns: int = 0
+    """Since when it sleeps; 0: they do not know that it does."""
+    in_glimpse: bool = False
+    """It fell asleep in a glimpse: the rest of its sleep they do not count."""
+    shown_ns: int = 0
+    """When it had its last sample; 0: it has had none."""
+    gap_ns: tuple[int, int] = (0, 0)
+    """The last time that passed without one and was a long one: its begin and its end."""
+
+
+def last_seen(loaded: LoadedObject, tid: int, image: int) -> LastSeen:
+    """That of a thread of a process image."""
+    thread = _thread(loaded, tid)
+    if thread is None or thread.image != image:
+        return LastSeen()
+    since_ns = thread.wait_since_ns if thread.blocked else 0
+    gap_ns = thread.gap_begun_ns, thread.gap_ended_ns
+    return LastSeen(since_ns, bool(thread.wait_glimpse), thread.shown_ns, gap_ns)
+
+
 def placeless_wait(loaded: LoadedObject, tid: int, image: int) -> PlacelessWait | None:
     """The one of a thread of a process image; None: it does not sleep, or it is known where."""
     thread = _thread(loaded, tid)

@@ -13,7 +13,7 @@ import random
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,6 +56,27 @@ class _State:
     sleeps: bool
     naps: int
     """How often it has gone to sleep so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """What was noted of a thread or a scope at a look."""
+
+    slot_ns: int
+    took_ns: int
+    facts: Facts
+
+    def take_back(
+        self, slots: Mapping[int, Facts], whole_ns: Counter[_Part], placed_ns: Counter[_Part], part: _Part
+    ) -> None:
+        """As if it had not been."""
+        whole_ns[part] -= self.took_ns
+        placed_ns[part] -= self.took_ns if self.facts else 0
+        facts = slots[self.slot_ns]
+        for key, count in self.facts.items():
+            was = facts.pop(key)
+            if was.samples > count.samples:
+                facts[key] = Count(was.samples - count.samples, was.total - count.total, was.unsure)
 
 
 class _Places:
@@ -101,6 +122,10 @@ class Looks:
         """How long threads slept, and nobody worked in scopes,"""
         self._placed_ns: Counter[_Part] = Counter()
         """and for how much of that it is known where; of the rest a thread woke up too soon for that."""
+        self._last: dict[_Part, _Noted] = {}
+        """What was noted at the last look."""
+        self._known: Set[_Part] = frozenset()
+        """Threads and scopes of which all is known."""
         self._naps: dict[Thread, int] = {}
         """As they were at the last look."""
         self._seen_ns = 0
@@ -112,8 +137,18 @@ class Looks:
         """Switches are followed."""
         self._since_ns = 0
 
-    def look(self, targets: Iterable[Target], now_ns: int) -> None:
-        """See where the threads of these sleep, if it is time. ``now_ns``: CLOCK_MONOTONIC, of now."""
+    def look(
+        self,
+        targets: Iterable[Target],
+        now_ns: int,
+        long: Set[Thread] = frozenset(),
+        stalled: Set[int] = frozenset(),
+    ) -> None:
+        """See where the threads of these sleep, if it is time. ``now_ns``: CLOCK_MONOTONIC, of now.
+
+        ``long``, ``stalled``: threads that sleep for long, and scopes in which all do: of that all is known.
+        """
+        self._leave_out(long | stalled)
         if now_ns - self._begun_ns < _REST_SHARE * (self._paid_ns - _FREE_NS):
             return
         time.sleep(random.uniform(*_BEFORE_SECONDS))
@@ -132,10 +167,18 @@ class Looks:
         self._begun_ns = self._begun_ns or now_ns
         self._paid_ns += time.thread_time_ns() - paid_ns
 
+    def _leave_out(self, known: Set[_Part]) -> None:
+        """Of what these did all is known now, since before the last look already."""
+        for part in known - self._known:
+            if (last := self._last.pop(part, None)) is not None:
+                last.take_back(self._slots, self._whole_ns, self._placed_ns, part)
+        self._known = set(known)
+
     def _note(
         self, living: Mapping[int, Target], states: Mapping[Thread, _State], took_ns: int, slot_ns: int
     ) -> None:
-        asleep = [thread for thread, state in states.items() if state.sleeps]
+        asleep = [thread for thread, state in states.items() if state.sleeps and thread not in self._known]
+        self._last.clear()
         unended = {
             wait_key(ThreadState.BLOCKED, image, tid, 0, 0, 0, 0): Count(1, took_ns) for image, tid in asleep
         }
@@ -145,15 +188,19 @@ class Looks:
         self._whole_ns.update(dict.fromkeys(asleep, took_ns))
         self._placed_ns.update(dict.fromkeys(placed, took_ns))
         facts = {key: Count(1, took_ns) for key in placed.values()}
+        for thread in asleep:
+            own = {key: count for key, count in facts.items() if (key.image, key.tid) == thread}
+            self._last[thread] = _Noted(slot_ns, took_ns, own)
         by_scope: defaultdict[int, list[Thread]] = defaultdict(list)
         for thread in states:
             by_scope[living[thread[0]].scope.number].append(thread)
         for scope, threads in by_scope.items():
-            if all(states[thread].sleeps for thread in threads):
+            if scope not in self._known and all(states[thread].sleeps for thread in threads):
                 self._whole_ns[scope] += took_ns
                 stall = self._stall({thread: states[thread].naps for thread in threads}, placed, took_ns)
                 self._placed_ns[scope] += took_ns if stall else 0
                 facts.update(stall)
+                self._last[scope] = _Noted(slot_ns, took_ns, stall)
         add_facts(self._slots.setdefault(slot_ns, {}), facts)
 
     def _stall(self, naps: Mapping[Thread, int], placed: Mapping[Thread, SampleKey], took_ns: int) -> Facts:

@@ -313,7 +313,7 @@ class Session:
             or any(target.language is not None for target in self._lives.living())  # functions come and go
         )
         rest_s = self.pace.rest_s(now_s - self.started_ns / 1e9, is_busy=is_busy)
-        return min(rest_s, self._lives.settle_due_s() - now_s)
+        return min(rest_s, self._sleeping.rest_s(), self._lives.settle_due_s() - now_s)
 
     def _take_in(self) -> None:
         """Take over what the programs found out of stacks: functions that may be gone soon, traces."""
@@ -445,7 +445,7 @@ class Session:
         )
         facts = self._sleeping.at_end(unended.facts, living)
         self._add({self.ended_ns - self.started_ns: facts})
-        if seen := self._sleeping.seen(unended.facts, self.targets, self.started_ns):
+        if seen := self._sleeping.seen(unended.facts, self.targets, self.started_ns, self.ended_ns):
             self._add(seen)
         for target in self._lives.unended():
             self._lives.end(target, End.EXITED if target.ended else End.LEFT)

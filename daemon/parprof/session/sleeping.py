@@ -4,14 +4,16 @@ at the end. Each is a matter of its own (`first_sleepers`, `asleep`, `looks`); h
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Set
 
 from parprof.kernel.counts import ByTime
 from parprof.kernel.engine import BpfKernel
-from parprof.model import Facts, SampleKey
+from parprof.model import Facts, SampleKey, add_facts
 from parprof.session.asleep import Meanwhile, placed_at_end
 from parprof.session.first_sleepers import FirstSleepers
+from parprof.session.long_sleeps import LongSleeps
 from parprof.session.looks import Looks
 from parprof.session.target import Target
 from parprof.unwind.builder import TableBuilder
@@ -28,6 +30,7 @@ class SessionSleep:
         """By image, of those whose waits are cut in two now and then."""
         self._first = FirstSleepers(kernel, builder.at_hand)
         self._looks = Looks(builder.at_hand, kernel.stacks) if looks_on else None
+        self._long = LongSleeps(builder.at_hand, kernel.stacks, kernel.last_seen) if looks_on else None
 
     def met(self, target: Target) -> None:
         """A process was met whose threads may have slept before."""
@@ -65,23 +68,44 @@ class SessionSleep:
     def look(self, living: Iterable[Target], now_s: float, *, in_time: bool) -> None:
         """Look where it is time to. ``in_time``: the measurement goes on. ``now_s``: CLOCK_MONOTONIC."""
         self._first.look(now_s)
-        if self._looks is None or not in_time:
+        breaker = self._kernel.breaker
+        if self._looks is None or self._long is None or not in_time:
             return
-        if self._kernel.breaker.follows_switches:
+        there = list(living)
+        last = breaker.glimpses.last
+        if not breaker.follows_switches or breaker.glimpses.is_open:
+            self._long.look(there, breaker.glimpses.unseen_since_ns, last.begin_ns if last is not None else 0)
+            if self._long.all_asleep_since_ns:  # what the glimpse stands for is not that
+                breaker.leave_switches(self._long.all_asleep_since_ns)
+        elif self._long.is_on:
+            self._long.pause()
+        if breaker.follows_switches:
             self._looks.pause()
         elif self.is_looked_for:
-            self._looks.look(living, time.monotonic_ns())
+            self._looks.look(there, time.monotonic_ns(), self._long.threads, self._long.scopes)
 
-    def seen(self, known: Iterable[SampleKey], targets: Mapping[int, Target], started_ns: int) -> ByTime:
-        """What was found by looking, where there was no glimpse. ``known``: waits of which all is known.
+    def rest_s(self) -> float:
+        """The next look is to come so soon; infinite: whenever it comes."""
+        return math.inf if self._long is None else self._long.rest_s()
 
-        ``targets``: by image; ``started_ns``: when the measurement began, CLOCK_MONOTONIC.
+    def seen(
+        self, known: Iterable[SampleKey], targets: Mapping[int, Target], started_ns: int, ended_ns: int
+    ) -> ByTime:
+        """What was found by looking. ``known``: waits of which all is known.
+
+        ``targets``: by image; ``started_ns``, ``ended_ns``: of the measurement, CLOCK_MONOTONIC.
         """
-        glimpses = self._kernel.breaker.glimpses
-        if self._looks is None or not self._looks.number or glimpses.count:
+        if self._looks is None or self._long is None:
             return {}
-        glimpses.looks = self._looks.number
-        return self._looks.facts(targets, known, started_ns, 1000 * glimpses.statistics()["unfollowed_us"])
+        glimpses = self._kernel.breaker.glimpses
+        out = self._long.facts(started_ns, ended_ns)
+        glimpses.told_ns = self._long.stall_ns
+        if self._looks.number and not glimpses.count:
+            glimpses.looks = self._looks.number
+            unfollowed_ns = 1000 * glimpses.statistics()["unfollowed_us"]
+            for at_ns, facts in self._looks.facts(targets, known, started_ns, unfollowed_ns).items():
+                add_facts(out.setdefault(at_ns, {}), facts)
+        return out
 
     def forget(self, images: Set[int]) -> None:
         """All that was measured of these has been dealt with."""
