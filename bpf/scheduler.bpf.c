@@ -179,8 +179,9 @@ static __always_inline int follows_switches(struct process *p)
 	return p && !p->dead && !p->ticks;
 }
 
-/* A thread of a watched process leaves its CPU. */
-static __always_inline void switch_out(struct process *p, struct meter *m, u32 tgid, u32 tid, void *task, int sleeps, u64 now)
+/* A thread of a watched process leaves its CPU; `sleeps`: not to go on at once, as its `state` says. */
+static __always_inline void switch_out(struct process *p, struct meter *m, u32 tgid, u32 tid, void *task, u32 state, int sleeps,
+				       u64 now)
 {
 	struct thread *t = threads.lookup(&tid);
 	int queued = untracked(m, !sleeps), loitering = 0;
@@ -205,7 +206,7 @@ static __always_inline void switch_out(struct process *p, struct meter *m, u32 t
 	if (sleeps) {
 		t->blocked = 1;
 		t->spins = 0;
-		queued = untracked(m, p->our_stop);	/* it would have a core, if we did not hold it */
+		queued = untracked(m, !!(state & TASK_STOPPED_OR_TRACED) & !!p->our_stop);	/* it would have a core without us */
 	} else {
 		if (tells_by_leaves(t) && !t->depth && !busy)
 			guess_from_leaf(p, t, tgid);
@@ -289,7 +290,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 		count(STAT_SWITCHES);
 		now = bpf_ktime_get_ns();
 		sleeps = untracked(m, !!state);
-		switch_out(p, m, tgid, tid, (void *)ctx->args[1], sleeps, now);
+		switch_out(p, m, tgid, tid, (void *)ctx->args[1], state, sleeps, now);
 	}
 #ifdef EXIT_TELLS_LAST
 	if (p && p->last_tid == tid && (state & TASK_DEAD)) {	/* it has left its CPU for good */
