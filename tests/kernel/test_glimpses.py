@@ -99,8 +99,8 @@ def test_where_threads_sleep_is_seen_after_switches_were_cut_off(tmp_path: Path)
 
 
 def test_without_glimpses_it_is_not_known(tmp_path: Path) -> None:
-    """Which is what the one above is to tell apart. Switches are to be cut off in the first 0.7 s, on a fast machine too:
-    the bucket is half as large."""
+    """Which is what the one above is to tell apart. Switches are to be cut off in the first 0.7 s, also on a fast
+    machine: the bucket is half as large."""
     budget = Budget(BUDGET.ratio, BUDGET.burst_ns // 2)
     napped = nap(tmp_path, "1", "0.7", "0.7", "0", budget=budget, glimpses=False)
     assert napped.statistics["glimpses"] == 0
