@@ -411,6 +411,7 @@ while True:
 """
 
 
+@pytest.mark.alone
 def test_attach_through_the_daemon_tells_where_threads_wait(daemon: DaemonProcess, tmp_path: Path) -> None:
     """Cut at both ends: a thread sleeps all the time, for ten minutes."""
     with dp.started(sys.executable, "-S", "-c", NAPS) as target:

@@ -37,8 +37,7 @@ threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 end = time.monotonic() + 60
 while time.monotonic() < end: pass
 """
-"""Two threads, one of which works and one sleeps: with two cores, as much idleness as work. So it is beside others:
-at each sample the one has its core, and nobody wants the other."""
+"""Two threads, one of which works and one sleeps: with two cores, as much idleness as work."""
 
 pytestmark = pytest.mark.skipif(
     allowance(os.getpid()).cores < 2, reason="with one core there is nothing to take away"
@@ -110,7 +109,6 @@ def check(profile: Profile, target: Target, two_s: float, one_s: float) -> None:
     assert profile.extra["invariant_violations"] == "0"
 
 
-@pytest.mark.beside
 def test_n_follows_affinity(watched: tuple[Session, Target]) -> None:
     session, target = watched
     two_s = work_in(session, 2)
@@ -124,7 +122,6 @@ def test_n_follows_affinity(watched: tuple[Session, Target]) -> None:
     check(profile, target, two_s, one_s)
 
 
-@pytest.mark.beside
 def test_n_comes_back(watched: tuple[Session, Target]) -> None:
     """The core time that there was is that of each n for its time: more than that is not charged."""
     session, target = watched
@@ -144,7 +141,6 @@ def test_n_comes_back(watched: tuple[Session, Target]) -> None:
     assert profile.extra["invariant_violations"] == "0"
 
 
-@pytest.mark.beside
 def test_n_follows_a_quota(watched: tuple[Session, Target]) -> None:
     session, target = watched
     two_s = work_in(session, 2)
