@@ -189,8 +189,8 @@ class Looks:
         self._placed_ns.update(dict.fromkeys(placed, took_ns))
         facts = {key: Count(1, took_ns) for key in placed.values()}
         for thread in asleep:
-            own = {key: count for key, count in facts.items() if (key.image, key.tid) == thread}
-            self._last[thread] = _Noted(slot_ns, took_ns, own)
+            key = placed.get(thread)
+            self._last[thread] = _Noted(slot_ns, took_ns, {} if key is None else {key: facts[key]})
         by_scope: defaultdict[int, list[Thread]] = defaultdict(list)
         for thread in states:
             by_scope[living[thread[0]].scope.number].append(thread)
