@@ -113,6 +113,21 @@ class _Table:
         """Where a function's entry is, relative to the start. The row is there."""
         return self._block(row // _BLOCK_ROWS)[row % _BLOCK_ROWS * 2 + 1]
 
+    def row_at(self, address: int) -> int:
+        """The last one whose function begins at or before an ELF virtual address; -1: none does."""
+        return bisect_right(range(self.count), address - self.start, key=self.begin) - 1
+
+    def extent(self, row: int) -> Extent | None:
+        """The function of a row, if the file has that, and its entry says the same."""
+        if row < 0 or self.begin(row) == _REACH:
+            return None
+        begin, at = self.begin(row) + self.start, self.fde(row) + self.start
+        fde = self._elf.read(at, _FDE.size)
+        if len(fde) != _FDE.size:
+            return None
+        _, _, distance, size = _FDE.unpack(fde)
+        return (begin, size) if at + _CODE_AT + distance == begin else None
+
     def begins(self) -> Iterator[int]:
         """Where all functions begin, ELF virtual addresses."""
         rows = min(self.count, _MAX_ENTRIES)
@@ -144,16 +159,10 @@ def extents_around(elf: ElfFile, addresses: Iterable[int]) -> dict[int, Extent]:
     out: dict[int, Extent] = {}
     if table is None:
         return out
-    rows = range(table.count)
     for address in sorted(addresses):  # so that neighbours find the same blocks
-        row = bisect_right(rows, address - start, key=table.begin) - 1
-        if row >= 0 and table.begin(row) != _REACH:
-            begin, at = table.begin(row) + start, table.fde(row) + start
-            fde = elf.read(at, _FDE.size)
-            if len(fde) == _FDE.size:
-                _, _, distance, size = _FDE.unpack(fde)
-                if at + _CODE_AT + distance == begin and begin <= address < begin + size:
-                    out[address] = (begin, size)
+        found = table.extent(table.row_at(address))
+        if found is not None and address < sum(found):
+            out[address] = found
     return out
 
 
@@ -187,15 +196,13 @@ def gaps_around(elf: ElfFile, addresses: Iterable[int]) -> dict[int, tuple[int, 
         found = ((address, extents.gap_around(address)) for address in addresses)
         return {address: gap for address, gap in found if gap is not None}
     out: dict[int, tuple[int, int]] = {}
-    rows = range(table.count)
     for address in sorted(addresses):
-        row = bisect_right(rows, address - start, key=table.begin) - 1
-        if not 0 <= row < table.count - 1 or table.begin(row + 1) == _REACH:
+        row = table.row_at(address)
+        before = table.extent(row)
+        if before is None or row + 1 >= table.count or table.begin(row + 1) == _REACH:
             continue
-        begin = table.begin(row) + start
-        end = sum(extents_around(elf, [begin]).get(begin, (address + 1, 0)))
-        if end <= address:
-            out[address] = (end, table.begin(row + 1) + start)
+        if sum(before) <= address:
+            out[address] = (sum(before), table.begin(row + 1) + start)
     return out
 
 
