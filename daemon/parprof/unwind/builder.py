@@ -140,7 +140,7 @@ class TableBuilder(Closing):
                 self._queue.hurry(dso.key)
                 future = self._coming.pop(dso.key, None)
                 table = None if future is None else future.result()
-        if table is not None and self._later is not None and not self._closed:
+        if table is not None and self._later is not None:
             self._later.complete(table, dso)
         return table
 

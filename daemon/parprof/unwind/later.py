@@ -39,15 +39,12 @@ class LaterTables(Closing):
         self._asked: set[str] = set()
         self._closed = False
 
-    def wants(self, name: str, table: Table) -> bool:
-        """Whether this one is to be made whole, and nobody has asked for it yet. ``name``: on disk."""
-        is_partial = UNFOLLOWED in table.notes and name not in self._asked
-        return is_partial and not self._closed and len(self._asked) < _MAX_FILES
-
     def complete(self, table: Table, dso: Dso) -> None:
         """Make a file's table whole, some time, if it is not. ``table``: as it is on disk."""
-        name = dso.content_name()
-        if not self.wants(name, table):
+        if UNFOLLOWED not in table.notes or self._closed or len(self._asked) >= _MAX_FILES:
+            return
+        name = dso.content_name()  # for which the file is asked
+        if not name or name in self._asked:
             return
         self._asked.add(name)
         try:
