@@ -73,7 +73,6 @@ void span_end_wait(struct thread *self, uint64_t most)
 	end_strand(self, most);
 }
 
-
 /* A site's code begins once more, on the current path. */
 void span_count(struct thread *self, uint32_t site)
 {

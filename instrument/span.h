@@ -4,8 +4,9 @@
  * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_conditions.c, span_semaphores.c,
  * span_futex.c, span_runtime.c) say what happens; span.c (strands and paths), span_tasks.c, span_dependences.c,
  * span_loops.c, span_doacross.c, span_holds.c (locks), span_tokens.c, span_stages.c, span_accounts.c, span_items.c,
- * span_regions.c (teams and their barriers), span_crews.c and span_phases.c compute; span_hooks.c is called by the program's own functions; span_sites.c and span_chains.c say where in the code; span_record.h is
- * what comes out. span_processors.c has the program believe in as many cores as the run is about.
+ * span_regions.c (teams and their barriers), span_crews.c and span_phases.c compute; span_hooks.c is called by the
+ * program's own functions; span_sites.c and span_chains.c say where in the code; span_record.h is what comes out.
+ * span_processors.c has the program believe in as many cores as the run is about.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
  * executes between two calls of the runtime. Each *frame* (a thread's share of a region, or a task) knows the

@@ -341,7 +341,7 @@ static void end_left(struct thread *self, struct calls *calls, uintptr_t stack)
 }
 
 static void begin_call(struct thread *self, struct calls *calls, uintptr_t function, uintptr_t address,
-			      uintptr_t stack)
+		       uintptr_t stack)
 {
 	const struct frame *frame = self->frame;
 	const struct transition *one;
