@@ -17,13 +17,13 @@ import shlex
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from parprof.errors import TargetError
 from parprof.kernel.cpu_time import cpu_time_ns
 from parprof.process.cgroups import CGROUP_ROOT, Quota, cgroup_quota, membership_of
+from parprof.process.threads import thread_ids
 from parprof.untrusted import visible
 from parprof.values import dataclass
 
@@ -203,11 +203,10 @@ def allowance(pid: int, cgroup_root: Path = CGROUP_ROOT) -> Allowance:
     cores: set[int] = set()
     tids = list[int]()
     try:
-        with os.scandir(f"/proc/{pid}/task") as tasks:
-            for task in islice(tasks, _MAX_TASKS):
-                with suppress(ProcessLookupError):
-                    cores |= os.sched_getaffinity(int(task.name))
-                    tids.append(int(task.name))
+        for tid in thread_ids(pid, _MAX_TASKS):
+            with suppress(ProcessLookupError):
+                cores |= os.sched_getaffinity(tid)
+                tids.append(tid)
     except (FileNotFoundError, ProcessLookupError) as error:
         raise TargetError(f"process {pid} has ended") from error
     except PermissionError:

@@ -39,6 +39,7 @@ from parprof.process.loadmap import LoadMap
 from parprof.process.memory import read_exactly
 from parprof.process.mutexes import follow, holder_of
 from parprof.process.polled import awaited
+from parprof.process.threads import system_call
 from parprof.session.target import Target
 from parprof.symbols.kernel import KERNEL
 from parprof.unwind.cache import Table
@@ -267,7 +268,7 @@ def look_at(target: Target, tid: int, tables: Tables) -> Asleep | None:
     load_map = target.mapped.newest
     folder = f"/proc/{target.process.pid}/task/{tid}"
     with suppress(OSError, ValueError):
-        before = Path(folder, "syscall").read_text()
+        before = system_call(target.process.pid, tid)
         words = before.split()
         if load_map is None or len(words) < 3:
             return None  # "running"
@@ -284,7 +285,7 @@ def look_at(target: Target, tid: int, tables: Tables) -> Asleep | None:
         if language is not None and language.is_open:
             python, end = language.asleep(number)
             user = user._replace(python=python, python_end=end)
-        if Path(folder, "syscall").read_text() == before:
+        if system_call(target.process.pid, tid) == before:
             return Asleep(target, tid, user, kernel, awaits, _awaits_end(folder, words), number, holder)
     return None
 

@@ -6,14 +6,13 @@ What sleeps until then is another matter, with more to be known of it: see `parp
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Set
 from contextlib import suppress
-from itertools import islice
 
 from parprof.kernel.engine import BpfKernel
 from parprof.model import AWAITS_UNKNOWN, Facts, SampleKey, ThreadState, add_facts
+from parprof.process.threads import thread_ids
 from parprof.session.asleep import MOST_LOOKED_AT, NO_TABLE, Finder, Tables, look_at
 from parprof.session.target import Target
 from parprof.values import dataclass
@@ -63,8 +62,8 @@ class FirstSleepers:
         """Tell the programs of each of its threads that sleeps; whether that was all."""
         is_done = True
         with suppress(OSError):
-            for name in islice(os.listdir(f"/proc/{target.pid}/task"), MOST_LOOKED_AT):
-                is_done &= self._tell(target, int(name))
+            for tid in thread_ids(target.pid, MOST_LOOKED_AT):
+                is_done &= self._tell(target, tid)
         return is_done
 
     def _tell(self, target: Target, tid: int) -> bool:

@@ -14,7 +14,6 @@ While all threads of a job sleep looks come often, for nobody is there whom they
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +24,7 @@ from parprof.kernel.scopes import wait_key
 from parprof.kernel.stacks import StackTable
 from parprof.kernel.unended import LastSeen
 from parprof.model import Count, Facts, ThreadState, add_facts
+from parprof.process.threads import thread_ids
 from parprof.session.asleep import NO_TABLE, Asleep, Finder, Sleepers, Tables, look_at
 from parprof.session.looks import Thread
 from parprof.session.target import Target
@@ -365,7 +365,7 @@ class LongSleeps:
 
 def _threads_of(target: Target) -> list[int]:
     with suppress(OSError):
-        return [int(name) for name in os.listdir(f"/proc/{target.process.pid}/task")]
+        return thread_ids(target.process.pid)
     return []
 
 

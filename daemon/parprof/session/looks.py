@@ -23,6 +23,7 @@ from parprof.kernel.scopes import wait_key
 from parprof.kernel.stacks import StackTable
 from parprof.model import Count, Facts, SampleKey, ThreadState, add_facts
 from parprof.patterns import regex
+from parprof.process.threads import system_call, thread_ids
 from parprof.session.asleep import NO_TABLE, Asleep, Sleepers, Tables, look_at
 from parprof.session.target import Target
 from parprof.unwind.cache import Table
@@ -90,7 +91,7 @@ class _Places:
     def __call__(self, target: Target, tid: int, tables: Tables) -> Asleep | None:
         words = ""
         with suppress(OSError):
-            words = Path(f"/proc/{target.process.pid}/task/{tid}/syscall").read_text()
+            words = system_call(target.process.pid, tid)
         key = target.image, tid, words
         known = self._known.get(key)
         if known is None:
@@ -245,20 +246,19 @@ class Looks:
 
 def _states(targets: Iterable[Target]) -> dict[Thread, _State] | None:
     """What threads do, read in one go; ``None``: these are too many."""
-    folders: dict[Thread, Path] = {}
+    pids: dict[Thread, int] = {}
     for target in targets:
         with suppress(OSError):
-            tasks = Path(f"/proc/{target.process.pid}/task").iterdir()
-            folders.update({(target.image, int(folder.name)): folder for folder in tasks})
-    if len(folders) > _MOST_THREADS:
+            pids.update({(target.image, tid): target.process.pid for tid in thread_ids(target.process.pid)})
+    if len(pids) > _MOST_THREADS:
         return None
     calls: dict[Thread, str] = {}
-    for thread, folder in folders.items():  # all of them first: what wakes up while we read may get no core
+    for thread, pid in pids.items():  # all of them first: what wakes up while we read may get no core
         with suppress(OSError):
-            calls[thread] = Path(folder, "syscall").read_text()
+            calls[thread] = system_call(pid, thread[1])
     out: dict[Thread, _State] = {}
     for thread, call in calls.items():
         with suppress(OSError):
-            told = _NAPS.search(Path(folders[thread], "status").read_bytes())
+            told = _NAPS.search(Path(f"/proc/{pids[thread]}/task/{thread[1]}/status").read_bytes())
             out[thread] = _State(not call.startswith(_RUNS), int(told[1]) if told else 0)
     return out
