@@ -279,7 +279,7 @@ def placer() -> tuple[Placer, StandInStore]:
     store = StandInStore()
     kernel: Any = SimpleNamespace(store=store, set_mapping_list=lambda *told: None, file_tables=None)
     builder: Any = SimpleNamespace(
-        prefetch=lambda files: None, expected=lambda dso: False, table=lambda dso: None
+        prefetch=lambda files: None, expected=lambda dso: False, table=lambda dso: None, take_whole=set
     )
     return Placer(kernel, builder), store
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parprof.files.dso import Dso
+from parprof.files.dso import Dso, FileKey
 from parprof.kernel.store import StoreFull
 from parprof.process.loadmap import LoadMap, Mapping
 from parprof.unwind.cache import TableCache
@@ -77,7 +77,9 @@ def table(dso: Dso) -> Any:
     return TABLE
 
 
-BUILDER: Any = SimpleNamespace(prefetch=lambda _: None, expected=lambda _: False, table=table)
+BUILDER: Any = SimpleNamespace(
+    prefetch=lambda _: None, expected=lambda _: False, table=table, at_hand=table, take_whole=set
+)
 FILES = [file(number) for number in range(6)]
 
 
@@ -120,6 +122,86 @@ def test_processes_come_change_and_go(words: int, changes: list[tuple[int, froze
         placer.forget(pid)
     placer.free_idle()
     assert not kernel.taken and not kernel.lists
+
+
+STEPS = st.tuples(
+    st.sampled_from(("update", "forget", "fork", "better")),
+    st.integers(1, 4),
+    st.integers(0, len(FILES) - 1),
+    st.frozensets(st.integers(0, len(FILES) - 1), min_size=1),
+)
+
+
+@given(st.integers(0, 12 * TABLE_WORDS), st.lists(STEPS, max_size=40))
+def test_tables_are_replaced_by_better_ones(
+    words: int, steps: list[tuple[str, int, int, frozenset[int]]]
+) -> None:
+    kernel = Kernel(words)
+    whole: set[FileKey] = set()
+    builder: Any = SimpleNamespace(**vars(BUILDER))
+    builder.take_whole = lambda: whole
+    placer = Placer(kernel, builder)  # type: ignore[arg-type]
+    for what, pid, number, files in steps:
+        if what == "update":
+            placer.update(load_map(pid, files), wait=False)
+        elif what == "forget":
+            placer.forget(pid)
+        elif what == "fork":
+            placer.inherit(pid, 5 + number)
+        else:
+            shown = set(kernel.lists)
+            before = placer._placed.get(FILES[number].key)
+            whole |= {FILES[number].key}
+            placer.pump()
+            whole.clear()
+            after = placer._placed.get(FILES[number].key)
+            assert set(kernel.lists) <= shown
+            if before is not None and before.users and before.words:
+                assert after is not None and after.words, "a good one is not lost for want of room"
+                assert after is not before or kernel.words - sum(kernel.taken.values()) < 2 * TABLE_WORDS * 6
+        check(kernel, placer)
+    for pid in range(1, 5 + len(FILES)):
+        placer.forget(pid)
+    placer.free_idle()
+    assert not kernel.taken and not kernel.lists and not placer._maps
+
+
+def test_processes_are_shown_the_table_that_became_whole(tmp_path: Path) -> None:
+    """OpenCV's, of which the first lacks most: the daemon watches a service for days. Forked ones share a list."""
+    cache = TableCache(tmp_path)
+    whole: set[FileKey] = set()
+    load = lambda _: cache.load("name", "12")  # noqa: E731
+    builder: Any = SimpleNamespace(
+        prefetch=lambda _: None,
+        expected=lambda _: False,
+        table=load,
+        at_hand=load,
+        take_whole=lambda: {whole.pop()} if whole else set(),
+    )
+    kernel = Kernel(100_000)
+    placer = Placer(kernel, builder)  # type: ignore[arg-type]
+    for rows in (b"", LARGE.rows[:80]):  # it had none at all, or some
+        assert cache.store("name", UnwindTable(rows, "12"))
+        placer.update(map_of(1), wait=False)
+        placer.inherit(1, 2)
+        placer.update(map_of(3), wait=False)
+        shown = dict(kernel.lists)
+        assert cache.store("name", LARGE)
+        placer.pump()
+        assert kernel.lists == shown, "nothing was said yet"
+        whole.add(FILES[0].key)
+        placer.pump()
+        placed = placer._placed[FILES[0].key]
+        assert placed.regions == REGIONS
+        told = {entry.words for one in placer._lists.values() for entry in one.entries.values()}
+        assert [struct.unpack(f"={MAPPING_WORDS}Q", words)[3] for words in told] == [placed.index]
+        assert kernel.lists[1] == kernel.lists[2] != kernel.lists[3]
+        assert set(kernel.taken) == {placed.start, kernel.lists[1][0], kernel.lists[3][0]}
+        whole.add(FILES[0].key)
+        for pid in (1, 2, 3):
+            placer.forget(pid)
+        placer.pump()
+        assert not kernel.taken and not placer._placed, "of an old one that nobody uses nothing is kept"
 
 
 def test_files_without_a_table_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +264,7 @@ def partly(
     kernel = Kernel(100_000)
     load = lambda _: cache.load("name", "12")  # noqa: E731
     builder: Any = SimpleNamespace(
-        prefetch=lambda _: None, expected=lambda _: False, table=load, at_hand=load
+        prefetch=lambda _: None, expected=lambda _: False, table=load, at_hand=load, take_whole=set
     )
     yield kernel, Placer(kernel, builder), present  # type: ignore[arg-type]
 

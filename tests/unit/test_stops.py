@@ -152,7 +152,9 @@ class Kernel:
 
 def test_a_forked_process_has_its_parents_load_map_until_both_are_gone() -> None:
     kernel = Kernel()
-    builder = SimpleNamespace(prefetch=lambda _: None, expected=lambda _: False, table=lambda _: None)
+    builder = SimpleNamespace(
+        prefetch=lambda _: None, expected=lambda _: False, table=lambda _: None, take_whole=set
+    )
     placer = Placer(kernel, builder)  # type: ignore[arg-type]
     placer.update(LoadMap(1, {b"": Mapping(0x1000, 0x2000, 0, file("a"))}), wait=False)
     placer.inherit(1, 2)

@@ -507,6 +507,11 @@ def test_code_that_takes_long_is_followed_when_there_is_time(
         first = builder.table(dso)
         assert first is not None and first.rule(inside) == 0 and first.notes[UNFOLLOWED] > 60
         assert wait_until_whole().rule(inside) == pack(RuleType.RSP, 24)
+        deadline = time.monotonic() + 30
+        while not (whole := builder.take_whole()):  # it is told when it is on disk
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert whole == {dso.key} and not builder.take_whole()
     assert builder.built == 1
     cache.store(dso.content_name(), UnwindTable(first.rows, dso.build_id, first.notes))
     with TableBuilder(cache) as builder:  # it did not come to it then
@@ -535,6 +540,7 @@ def test_what_cannot_be_followed_later_is_not_tried_each_time(
                 while UNFOLLOWED in cache.load(name, dso.build_id).notes:  # type: ignore[union-attr]
                     assert time.monotonic() < deadline
                     time.sleep(0.01)
+            assert not later.take_whole(), "it is as it was"
         stored = cache.load(name, dso.build_id)
         assert stored is not None and stored.rows == ROWS
         assert stored.notes == (table.notes if closes else {"CFA register": 3})

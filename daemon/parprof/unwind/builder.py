@@ -144,6 +144,10 @@ class TableBuilder(Closing):
             self._later.complete(table, dso)
         return table
 
+    def take_whole(self) -> set[FileKey]:
+        """Files of which `table` gave out what lacked much, and whose tables on disk have become whole since."""
+        return self._later.take_whole() if self._later is not None else set()
+
     def at_hand(self, dso: Dso) -> Table | None:
         """A file's table if it is on disk, and nobody waits for it; for whoever must not wait."""
         return None if dso.key in self._coming else self._from_disk(dso)

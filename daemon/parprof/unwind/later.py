@@ -2,18 +2,19 @@
 
 Code without call frame information is followed instruction by instruction, which takes seconds where there is much of
 it: OpenCV has 22 MiB of Intel's image processing. Whoever looks at such a file gets its table without that at once. A
-child that steps back behind the program makes it whole, and puts it in the place of the first on disk: the next session
-has it.
+child that steps back behind the program makes it whole, and puts it in the place of the first on disk. Who watches
+processes with that file is told, and the next session has it.
 """
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
 from parprof.errors import TargetError
-from parprof.files.dso import Dso
+from parprof.files.dso import Dso, FileKey
 from parprof.resources import Closing
 from parprof.unwind.asking import TableClient
 from parprof.unwind.cache import Table, TableCache
@@ -37,16 +38,23 @@ class LaterTables(Closing):
         self._thread: ThreadPoolExecutor | None = None
         self._coming: list[Future[None]] = []
         self._asked: set[str] = set()
+        self._keys: dict[str, set[FileKey]] = {}
+        """By the name of its content: files that have it, of which a table is to be made whole."""
+        self._whole: deque[str] = deque()
+        """Of those whose tables are."""
         self._closed = False
 
     def complete(self, table: Table, dso: Dso) -> None:
         """Make a file's table whole, some time, if it is not. ``table``: as it is on disk."""
-        if UNFOLLOWED not in table.notes or self._closed or len(self._asked) >= _MAX_FILES:
+        if UNFOLLOWED not in table.notes or self._closed:
             return
         name = dso.content_name()  # for which the file is asked
-        if not name or name in self._asked:
+        if name in self._asked:
+            self._keys.setdefault(name, set()).add(dso.key)
+        if not name or name in self._asked or len(self._asked) >= _MAX_FILES:
             return
         self._asked.add(name)
+        self._keys[name] = {dso.key}
         try:
             fd = dso.file().lend()
         except (TargetError, OSError):  # it is gone, or does not answer
@@ -54,6 +62,13 @@ class LaterTables(Closing):
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "parprof-later")
         self._coming.append(self._thread.submit(self._complete, name, table, dso.path, fd))
+
+    def take_whole(self) -> set[FileKey]:
+        """Files whose tables on disk were made whole since this was last asked."""
+        out: set[FileKey] = set()
+        while self._whole:
+            out |= self._keys.pop(self._whole.popleft(), set())
+        return out
 
     def _complete(self, name: str, table: Table, path: str, fd: int) -> None:
         notes = {kind: count for kind, count in table.notes.items() if kind != UNFOLLOWED}
@@ -65,11 +80,13 @@ class LaterTables(Closing):
                 os.setpriority(os.PRIO_PROCESS, self._client.pid or -1, _NICE)
             try:
                 rows = self._client.build(path, fd, table.build_id, LATER_SECONDS, self._follow_bytes).rows
+                is_whole = True
             except (WorkerFailed, OSError):
                 if self._closed:
                     return
-                rows = table.rows  # as good as it gets: it is not tried each time
-            self._cache.store(name, UnwindTable(rows, table.build_id, notes))
+                rows, is_whole = table.rows, False  # as good as it gets: it is not tried each time
+            if self._cache.store(name, UnwindTable(rows, table.build_id, notes)) and is_whole:
+                self._whole.append(name)
         finally:
             os.close(fd)
 

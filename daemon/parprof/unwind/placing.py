@@ -39,6 +39,10 @@ _IDLE_WORDS = 1 << 20
 """8 MiB."""
 _MADE = "made"
 """How the keys of tables begin that are of code of no file: one process's alone, and its forked children's."""
+_REPLACED = "replaced"
+"""And of tables in whose place there is a better one, as long as load maps lead to them."""
+_PRIVATE = (_MADE, _REPLACED)
+"""Tables that nobody can come to use any more when nobody does."""
 _MOST_BARE = 1 << 12
 """Files without a table that are remembered when no process uses them."""
 
@@ -83,7 +87,9 @@ class Placer:
         """Files without a table that no process uses now."""
         self._made: dict[int, dict[int, FileKey]] = {}
         """By process: tables of code of no file, by the begin of its mapping."""
-        self._made_numbers = count()
+        self._numbers = count()
+        self._maps: dict[int, LoadMap] = {}
+        """By process: what `_lists` tells of, of it or of the process that it was forked from."""
         self._by_file: dict[tuple[int, int], Dso] = {}
         """By device and inode: the files of which the kernel knows where their tables are."""
         self.refused = 0
@@ -124,6 +130,7 @@ class Placer:
                 self._user(key, 1)
             self._kernel.store.write(index, raw)
             self._lists[load_map.pid] = _List(index, len(raw), used, entries)
+            self._maps[load_map.pid] = load_map
             self._show(load_map.pid)
         if before is not None:
             before.keys -= kept
@@ -150,7 +157,7 @@ class Placer:
             key = made.get(mapping.start, mapping.dso.key)
             if key in self._placed and key[0] == _MADE:
                 entry = self._entry(mapping, key, self._placed[key])
-            elif entry is None or entry.mapping is not mapping or (entry.key and entry.key[0] == _MADE):
+            elif entry is None or entry.mapping is not mapping or (entry.key and entry.key[0] in _PRIVATE):
                 placed = (
                     None if mapping.dso.key in coming else self._place(mapping.dso, load_map, is_lived_in)
                 )
@@ -177,7 +184,7 @@ class Placer:
         for start, table in tables.items():
             placed = self._write_if_room(table, None)
             if placed.words:
-                made[start] = key = (_MADE, next(self._made_numbers))
+                made[start] = key = (_MADE, next(self._numbers))
                 self._placed[key] = placed
         self._made[load_map.pid] = made
         self.update(load_map, wait=False)
@@ -196,6 +203,7 @@ class Placer:
             return
         shown.users += 1
         self._lists[child] = shown
+        self._maps[child] = self._maps[parent]
         if parent in self._made:
             self._made[child] = self._made[parent]
         self._show(child)
@@ -220,12 +228,59 @@ class Placer:
             self._builder.hurry(self._missing(load_map))
 
     def pump(self) -> None:
-        """Show the unwinder the tables that have become ready. Call a few times a second."""
+        """Show the unwinder the tables that have become ready, or better. Call a few times a second."""
+        for key in self._builder.take_whole():
+            self._replace(key)
         for load_map in list(self._waiting.values()):
             missing = self._missing(load_map)
             self._builder.go_on(missing)
             if not all(map(self._builder.expected, missing)):
                 self.update(load_map, wait=False)
+
+    def _replace(self, key: FileKey) -> None:
+        """A file's table has become better: it takes the place of the one that processes are shown."""
+        old = self._placed.get(key)
+        users = [pid for pid, shown in self._lists.items() if key in shown.keys]
+        if old is None or not users:
+            if old is not None:
+                self._free_unused(key)
+            return
+        load_map = self._maps[users[0]]
+        dso = next(dso for dso in load_map.dsos() if dso.key == key)
+        try:
+            table = self._builder.at_hand(dso)
+            wanted = None if old.here is None else self._used(dso, load_map)
+            new = nothing() if table is None else self._write_if_room(table, wanted)
+        except TableDamaged:
+            return
+        if not new.words:  # there is room for one of them, or it is gone: the old one is better than none
+            return
+        self._placed[key] = new
+        self._publish(dso, new)
+        replaced = (_REPLACED, next(self._numbers))
+        self._placed[replaced] = old
+        sharing: dict[int, list[int]] = {}
+        for pid in users:
+            sharing.setdefault(self._lists[pid].index, []).append(pid)
+        for pids in sharing.values():
+            shown = self._lists[pids[0]]
+            shown.keys = shown.keys - {key} | {replaced}
+            for start, entry in shown.entries.items():
+                if entry.key == key:
+                    shown.entries[start] = _Entry(entry.mapping, entry.words, replaced)
+            self._renew(shown, pids)
+
+    def _renew(self, shown: _List, pids: list[int]) -> None:
+        """Show the processes that share a list another one, which they share again."""
+        first, *others = pids
+        self.update(self._maps[first].of(first), wait=False)
+        for pid in others:
+            if first in self._lists:
+                del self._lists[pid]
+                self.inherit(first, pid)
+                self._drop(shown)
+            else:  # for which there was no room
+                self.update(self._maps[pid].of(pid), wait=False)
 
     def _missing(self, load_map: LoadMap) -> list[Dso]:
         """The files whose tables are not in place, first those that were loaded first: the executable, and libraries
@@ -238,6 +293,7 @@ class Placer:
         """A process is gone or not watched any more."""
         self._waiting.pop(pid, None)
         self._made.pop(pid, None)
+        self._maps.pop(pid, None)
         before = self._lists.pop(pid, None)
         if before is not None:
             self._kernel.set_mapping_list(pid, 0, 0)
@@ -257,9 +313,10 @@ class Placer:
         placed.users += change
         if placed.users:
             return
-        if placed.words and key[0] == _MADE:
+        if key[0] in _PRIVATE:
             del self._placed[key]
-            release(self._kernel.store, placed)
+            if placed.words:
+                release(self._kernel.store, placed)
             return
         if placed.words:
             self._idle[key] = None
@@ -278,15 +335,21 @@ class Placer:
     def _free_idle(self, limit: int) -> None:
         """Free tables that no process uses, the longest unused first, until ``limit`` words of them are left."""
         while self._idle_words > limit:
-            key = next(iter(self._idle))
-            del self._idle[key]
-            placed = self._placed.pop(key)
-            self._idle_words -= placed.all_words
-            published = self._by_file.get(placed.file)
-            if published is not None and published.key == key:  # not a later version of the file
-                del self._by_file[placed.file]
-                self._kernel.file_tables.remove(*placed.file)
-            release(self._kernel.store, placed)
+            self._free_unused(next(iter(self._idle)))
+
+    def _free_unused(self, key: FileKey) -> None:
+        """Of a file that no process uses."""
+        placed = self._placed.pop(key)
+        if not placed.words:
+            del self._bare[key]
+            return
+        del self._idle[key]
+        self._idle_words -= placed.all_words
+        published = self._by_file.get(placed.file)
+        if published is not None and published.key == key:  # not a later version of the file
+            del self._by_file[placed.file]
+            self._kernel.file_tables.remove(*placed.file)
+        release(self._kernel.store, placed)
 
     def _place(self, dso: Dso, load_map: LoadMap, is_lived_in: bool) -> Placed:
         """Where a file's table is. It is not idle any more: not freed to make room for the next. Tell `_user` of it."""
