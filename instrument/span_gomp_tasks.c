@@ -11,7 +11,7 @@
 enum { DEPEND_IN = 1 };
 
 #define HEADER 64      /* in front of the program's block of arguments: whatever alignment that has up to 64 holds */
-#define COPIED_WORDS 3 /* of a block, that libgomp writes or reads: event handle, bounds of a taskloop, its reductions */
+#define COPIED_WORDS 3 /* the first, that libgomp writes or reads: event handle, bounds of a taskloop, its reductions */
 #define MAX_BLOCK 65536
 #define FEW_BYTES 64 /* a multiple of a word */
 #define TASKS_A_THREAD 64 /* of a taskloop of more GOMP_taskloop gives no other thread a task */
