@@ -2,12 +2,14 @@
 #define _GNU_SOURCE
 #include "span_clock.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define NS 1000000000ull
 #define TRIALS 101 /* of what takes as long each time */
+#define MEASURED_NS 500000 /* of the TSC, for its frequency */
 
 static enum span_clock clock_kind;
 static uint64_t clock_frequency = NS; /* of the cycles */
@@ -59,31 +61,17 @@ static inline int is_unswitched(void)
 	return *rseq_field() == (uint64_t)(uintptr_t)&descriptor;
 }
 
-static int has_rseq(void)
-{
-	struct timespec moment = {0, 100000};
-
-	if (!&__rseq_size || !&__rseq_offset || !__rseq_size || *rseq_field())
-		return 0;
-	descriptor.start_ip = (uint64_t)(uintptr_t)parprof_rseq_never;
-	descriptor.post_commit_offset = 1;
-	descriptor.abort_ip = (uint64_t)(uintptr_t)parprof_rseq_abort;
-	*rseq_field() = (uint64_t)(uintptr_t)&descriptor;
-	nanosleep(&moment, NULL);
-	if (*rseq_field() == 0)
-		return 1;
-	*rseq_field() = 0;
-	return 0;
-}
-
 struct moment {
 	uint64_t ns, tsc;
+	int core;
 };
+
+static struct moment before_sleep;
 
 /* The same moment by both clocks, as nearly as a few attempts have it: a preemption may come between. */
 static struct moment read_both(void)
 {
-	struct moment best = {0, 0};
+	struct moment best = {0, 0, 0};
 	uint64_t least = UINT64_MAX;
 
 	for (int i = 0; i < 10; i++) {
@@ -91,19 +79,41 @@ static struct moment read_both(void)
 
 		if (taken < least) {
 			least = taken;
-			best = (struct moment){ns, before + taken / 2};
+			best = (struct moment){ns, before + taken / 2, sched_getcpu()};
 		}
 	}
 	return best;
 }
 
+/* Whether the kernel says when it took the thread off its CPU: it does that now. */
+static int has_rseq(void)
+{
+	struct timespec length = {0, MEASURED_NS};
+
+	if (!&__rseq_size || !&__rseq_offset || !__rseq_size || *rseq_field())
+		return 0;
+	descriptor.start_ip = (uint64_t)(uintptr_t)parprof_rseq_never;
+	descriptor.post_commit_offset = 1;
+	descriptor.abort_ip = (uint64_t)(uintptr_t)parprof_rseq_abort;
+	*rseq_field() = (uint64_t)(uintptr_t)&descriptor;
+	before_sleep = read_both();
+	nanosleep(&length, NULL);
+	if (*rseq_field() == 0)
+		return 1;
+	*rseq_field() = 0;
+	return 0;
+}
+
+/* Measured while has_rseq slept, which takes no time on the CPU. If the thread was woken up early, or on another core,
+ * whose TSC may be another, it does take some. */
 static uint64_t tsc_frequency(void)
 {
-	struct moment start = read_both(), end;
+	struct moment start = before_sleep, end = read_both();
 
-	do
+	if (end.core != start.core)
+		start = end;
+	while (end.ns - start.ns < MEASURED_NS)
 		end = read_both();
-	while (end.ns - start.ns < 500000);
 	return (uint64_t)((double)(end.tsc - start.tsc) * (double)NS / (double)(end.ns - start.ns));
 }
 

@@ -11,8 +11,9 @@
 enum { DEPEND_IN = 1 };
 
 #define HEADER 64      /* in front of the program's block of arguments: whatever alignment that has up to 64 holds */
-#define COPIED_WORDS 3 /* libgomp writes into the first words of a block: event handle, bounds of a taskloop */
+#define COPIED_WORDS 3 /* the first, that libgomp writes or reads: event handle, bounds of a taskloop, its reductions */
 #define MAX_BLOCK 65536
+#define FEW_BYTES 64 /* a multiple of a word */
 #define TASKS_A_THREAD 64 /* of a taskloop of more GOMP_taskloop gives no other thread a task */
 
 struct block {
@@ -44,9 +45,19 @@ static void read_depend(struct thread *self, struct frame *parent, struct frame 
 	}
 }
 
-static void copy_words(void **from, void **to, size_t bytes)
+/* Most tasks have few words: for those a call takes longer than the copy. */
+static inline void copy_bytes(void *to, const void *from, size_t bytes)
 {
-	memcpy(to, from, bytes < COPIED_WORDS * sizeof(void *) ? bytes : COPIED_WORDS * sizeof(void *));
+	const char *source = from;
+
+	if (bytes > FEW_BYTES || bytes % sizeof(void *)) {
+		memcpy(to, from, bytes);
+		return;
+	}
+	for (size_t at = 0; at < bytes; at += sizeof(void *)) {
+		memcpy((char *)to + at, source + at, sizeof(void *));
+		__asm__ volatile("" : "+r"(at)); /* else gcc makes the call of it */
+	}
 }
 
 static void task_body(void *argument)
@@ -87,18 +98,15 @@ static size_t room_for(struct frame *task, long bytes)
 	return task->header + (task->copy ? sizeof(void *) : (size_t)bytes);
 }
 
-static struct block *fill_block(void *room, struct frame *task, void *data, long bytes)
+static inline struct block *fill_block(void *room, struct frame *task, void *data, long bytes)
 {
 	struct block *block = room;
 
-	memset(block, 0, sizeof(*block));
-	block->frame = task;
-	if (data && bytes > 0)
-		copy_words(data, block->words, (size_t)bytes);
+	*block = (struct block){.frame = task};
 	if (task->copy)
 		*(void **)((char *)block + task->header) = data;
 	else if (data && bytes > 0)
-		memcpy((char *)block + task->header, data, (size_t)bytes);
+		copy_bytes((char *)block + task->header, data, (size_t)bytes);
 	return block;
 }
 
@@ -217,7 +225,9 @@ static void taskloop(taskloop_call *call, uintptr_t caller, void (*body)(void *)
 	{
 		char room[room_for(pattern, bytes) + pattern->header];
 		struct block *block = fill_block(aligned(room, pattern->header), pattern, data, bytes);
+		size_t words = sizeof(block->words);
 
+		memcpy(block->words, data, (size_t)bytes < words ? (size_t)bytes : words);
 		call(taskloop_body, block, copy ? copy_block : NULL, (long)pattern->header + bytes,
 		     alignment > 0 ? alignment : 1, flags, tasks, priority, start, end, step);
 	}

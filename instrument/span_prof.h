@@ -204,21 +204,29 @@ static inline void prof_union_rest(struct prof *into, struct prof *from, struct 
 		prof_add(into, entries[i].site, -entries[i].cycles, -entries[i].count);
 }
 
-/* The paper's ASSIGN, by copy: both go on. */
-static inline void prof_copy(struct prof *into, struct prof *from)
+static __attribute__((noinline)) void prof_copy_long(struct prof *into, struct prof *from)
 {
 	into->length = 0;
-	if (!into->more && !from->more) { /* all of them: to copy some takes longer */
-		into->length = from->length;
-		memcpy(into->first, from->first, sizeof(into->first));
-		return;
-	}
 	if (!prof_grow(into, from->length))
 		return;
 	into->length = from->length;
 	memcpy(prof_entries(into), prof_entries(from), from->length * sizeof(struct prof_entry));
 	if (into->length > PROF_SEARCHED)
 		prof_place_all(into);
+}
+
+/* The paper's ASSIGN, by copy: both go on. Up to two entries, as most tasks' paths have, are copied whether they are
+ * there or not. */
+static inline __attribute__((always_inline)) void prof_copy(struct prof *into, struct prof *from)
+{
+	if (into->more || from->more) {
+		prof_copy_long(into, from);
+		return;
+	}
+	into->length = from->length;
+	memcpy(into->first, from->first, 2 * sizeof(into->first[0]));
+	if (from->length > 2)
+		memcpy(into->first + 2, from->first + 2, sizeof(into->first) - 2 * sizeof(into->first[0]));
 }
 
 static inline uint64_t prof_total(struct prof *prof)
