@@ -1454,6 +1454,18 @@ def _unseen(ms: float) -> PathSample:
     return replace(row("main", stall=ms), path=NOBODY)
 
 
+@pytest.mark.parametrize("outside", [True, False])
+def test_what_nobody_saw_comes_after_what_is_lost_where_the_rest_had_nothing_to_do(outside: bool) -> None:
+    """A web server under load: in most of the stacks that could be afforded it waits for requests."""
+    waits = row("main; epoll_wait; [waits: requests]", wait=200)
+    waits.metrics[OUTSIDE if outside else STALL] = 400e6
+    rows = [*balanced(), row("main; prepare", 250, 1), _unseen(400), waits]
+    causes = found(*rows)
+    told = [one for one in causes if "not seen" in one.what]
+    assert len(told) == 1 and (causes[0].function == "prepare") == outside
+    assert ("there was nothing to do" in told[0].what) == outside
+
+
 def test_what_was_not_left_out_needs_no_budget() -> None:
     """Sessions of a database that slept when we attached to it."""
     rows = [*balanced(), _unseen(400)]
