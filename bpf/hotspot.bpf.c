@@ -48,6 +48,16 @@ static __always_inline u32 partial_frame(struct walk *w, u64 target)
 	return 0;
 }
 
+static __always_inline int is_of_jvm(struct jvm *vm, u64 address)
+{
+	int found = address - vm->interpreter < vm->interpreter_size;
+
+#pragma unroll
+	for (int i = 0; i < JVM_HEAPS; i++)
+		found |= address - vm->heap[i] < vm->heap_size[i];
+	return found;
+}
+
 /* The rule for the innermost frame that is left, where HotSpot made its code; 0 where it did not. */
 u64 jvm_rule(u64 given)
 {
@@ -90,7 +100,13 @@ u64 jvm_rule(u64 given)
 	if (!words || words >= MAX_FRAME_WORDS)	/* stubs: most of them keep a frame pointer */
 		return (u64)ROW_FRAME_POINTER << 28;
 	partial = w->exact ? partial_frame(w, target) : 0;
-	return partial ? partial : ROW_RSP << 28 | SAVED_RBP | words;
+	if (partial)
+		return partial;
+	/* what compares strings in line keeps a word below the frame meanwhile (C2); callers are all in code of HotSpot's */
+	if (w->exact && !bpf_probe_read_user(w->code_words, 16, (void *)(w->sp + 8 * (words - 1)))
+	    && !is_of_jvm(vm, w->code_words[0]) && is_of_jvm(vm, w->code_words[1]))
+		return (u32)ROW_RSP << 28 | SAVED_RBP | (words + 1);
+	return ROW_RSP << 28 | SAVED_RBP | words;
 }
 
 static u64 (*call_jvm_rule)(struct walk *w) = (void *)SHARED_jvm_rule;

@@ -118,3 +118,13 @@ def test_facts_that_were_saved(classes: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     names = [{row["name"] for row in report_of(file)["functions"]} for file in (profile, facts)]
     assert names[0] == names[1] and "Phases.locked" in names[0]
+
+
+def test_strings_that_are_compared_in_line(tmp_path: Path) -> None:
+    """C2's code for that keeps a word below its frame: a tenth of the stacks ended there, and its callers were not
+    known."""
+    subprocess.run(["javac", "-d", tmp_path, SOURCE.parent / "Strings.java"], check=True)
+    report = recorded(tmp_path / "strings.pb.gz", "java", "-XX:+UseSerialGC", "-cp", tmp_path, "Strings")
+    cut = samples_below(report, "[truncated]", "java.util.TreeMap.merge")
+    assert samples_below(report, "Strings.main", "Strings.count", "java.util.TreeMap.merge") > 100
+    assert cut < 0.02 * report["totals"]["samples"]

@@ -1045,6 +1045,21 @@ def test_a_producer_is_that_where_nobody_saw_its_thread_begin(tid: int, kind: Ki
     assert first(found(*balanced(), *rows)) == (kind, "produce")
 
 
+@pytest.mark.parametrize(("module", "kind"), [("libjvm.so", Kind.SERIAL), ("libpool.so", Kind.STARVED)])
+def test_what_collects_garbage_takes_nothing_that_a_program_makes(module: str, kind: Kind) -> None:
+    """Java's collectors and compilers work beside the one thread of a program, and else wait to be needed."""
+    machine = Frame("run", module=f"/usr/lib/jvm/lib/server/{module}")
+    rows = [
+        row("std::main; JavaMain; Sort.main", 850, 1, 8),
+        row("std::main; JavaMain; Sort.main", 150, 2, 8),
+    ]
+    rows += [row("std::thread; std::collect", 150, 2, tid=9)]
+    rows += [row("std::thread; pthread_cond_wait; [waits: condition]", tid=9, wait=850)]
+    for one in rows[2:]:
+        one.path = (one.path[0], machine, *one.path[1:])
+    assert first(found(*rows)) == (kind, "Sort.main")
+
+
 def test_who_waited_itself_before_it_worked_makes_nothing_for_others() -> None:
     """The others sleep for a time."""
     rows = [row("main; pthread_create; produce", 400, 1, 9)]
@@ -1074,6 +1089,21 @@ def test_main_makes_what_the_threads_wait_for_that_work_beside_it(by_itself: int
     rows = [row("produce", by_itself, 1, 7), row("produce", beside, 2, 7), row("consume", beside, 2, 9)]
     rows.append(row("consume; pthread_cond_wait; [waits: condition]", tid=9, wait=by_itself))
     assert first(found(*balanced(), *rows)) == (Kind.STARVED, "produce")
+
+
+@pytest.mark.parametrize(("together", "kind"), [(True, Kind.STARVED), (False, Kind.SERIAL)])
+def test_a_pool_that_works_at_another_time_takes_nothing_that_is_made_now(together: bool, kind: Kind) -> None:
+    """main sorts, while a compiler of functions works at times, and before that had a pool do something else."""
+    rows = [row("sort", 780, 1, 7), row("sort", 220, 2, 7), row("std::compile", 220, 2, 9)]
+    rows.append(row("consume; pthread_cond_wait; [waits: condition]", tid=8, wait=780))
+    rows += [row("consume", 300, 2, 8), *balanced()]
+    phases = [[0, 1, 2, 3, 4], [5, 6]] if together else [[0, 1, 2, 3], [4, 5, 6]]
+    intervals = [
+        Interval(at, at + 1.0, rows={number: rows[number].metrics for number in those})
+        for at, those in enumerate(phases)
+    ]
+    (cause,) = causes_of(rows, CORES, "none", intervals=intervals)
+    assert first([cause]) == (kind, "sort"), cause.what
 
 
 def test_serial_code_that_others_run_beside_at_times_keeps_nobody_waiting() -> None:
@@ -1422,6 +1452,18 @@ def test_tools_that_are_read_in_from_disk_are_told_as_such(name: str) -> None:
 
 def _unseen(ms: float) -> PathSample:
     return replace(row("main", stall=ms), path=NOBODY)
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_what_nobody_saw_comes_after_what_is_lost_where_the_rest_had_nothing_to_do(outside: bool) -> None:
+    """A web server under load: in most of the stacks that could be afforded it waits for requests."""
+    waits = row("main; epoll_wait; [waits: requests]", wait=200)
+    waits.metrics[OUTSIDE if outside else STALL] = 400e6
+    rows = [*balanced(), row("main; prepare", 250, 1), _unseen(400), waits]
+    causes = found(*rows)
+    told = [one for one in causes if "not seen" in one.what]
+    assert len(told) == 1 and (causes[0].function == "prepare") == outside
+    assert ("there was nothing to do" in told[0].what) == outside
 
 
 def test_what_was_not_left_out_needs_no_budget() -> None:

@@ -10,7 +10,7 @@ unequal pieces of it, say, are each other's company.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from parprof.causes.tickers import ThreadLabel
@@ -26,6 +26,8 @@ _SCHEDULER = regex(
 nothing to do."""
 _WINDOW = 200
 """Samples, at least, of which it is looked how they were beside each other: of fewer chance would tell."""
+_TAKERS = 0.5
+"""Of what works beside a place: so much of it may be others that take what is made there."""
 _ITS_OWN = 0.3
 """Of a place's company: with so much of it that no other place's work can be, several routines are there at once."""
 
@@ -40,6 +42,15 @@ class _Route(Protocol):
 class _Row(Protocol):
     @property
     def metrics(self) -> Metrics: ...
+
+    @property
+    def thread(self) -> ThreadLabel: ...
+
+    @property
+    def function(self) -> str: ...
+
+    @property
+    def is_idler(self) -> bool: ...
 
     @property
     def route(self) -> _Route: ...
@@ -68,6 +79,10 @@ class Company:
         self._intervals = intervals
         self._windows: list[Mapping[int, Metrics]] = []
         self._known: dict[Procedure, bool] = {}
+
+    def threads_with(self, holds: Callable[[_Row], bool]) -> set[ThreadLabel]:
+        """Those of which a row is such a one."""
+        return {row.thread for row in self._rows if holds(row)}
 
     def hides_threads(self, threads: Mapping[ThreadLabel, Metrics]) -> bool:
         """Whether most of what these did was done in processes of a language with a scheduler of its own: which of
@@ -101,6 +116,29 @@ class Company:
             idle_ns += idle
             explained_ns += min(idle, away * max(self._cores - 1, 1))
         return explained_ns / idle_ns if idle_ns else 1.0
+
+    def may_work_beside(
+        self, procedure: Procedure, thread: ThreadLabel, others: Collection[ThreadLabel], *, itself: bool
+    ) -> bool:
+        """Whether ``others`` may have been what worked at the same time as a thread was in a procedure: they worked for
+        long enough in the intervals in which it did. ``itself``: in no other code of the program that this calls."""
+        inside = {
+            number
+            for number in self._inside(procedure)
+            if (row := self._rows[number]).thread == thread
+            and (not itself or row.route.procedure(row.route.length - 1) == procedure)
+        }
+        beside_ns = others_ns = 0.0
+        for interval in self._intervals:
+            mine = theirs = 0.0
+            for number, metrics in interval.rows.items():
+                if number in inside:
+                    mine += metrics.work_ns * (self._at_work(metrics) - 1)
+                elif self._rows[number].thread in others:
+                    theirs += metrics.work_ns
+            beside_ns += mine
+            others_ns += min(mine, theirs)
+        return others_ns >= _TAKERS * beside_ns
 
     def _inside(self, procedure: Procedure) -> set[int]:
         """The numbers of the rows that go through it; most share their routes."""

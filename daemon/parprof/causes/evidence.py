@@ -25,6 +25,7 @@ from parprof.causes.upstream import sleeps_of
 from parprof.cct.tree import Procedure
 from parprof.metrics import WAIT
 from parprof.model import OTHERS, Frame, Interval, PathSample
+from parprof.patterns import regex
 from parprof.values import dataclass
 
 _LEADING_SHARE = 0.8
@@ -35,6 +36,10 @@ _MOST_WORK = 0.5
 
 _LEAST_WORK = 0.01
 """Of the time that a thread slept: one that worked for less is no consumer of what others make."""
+
+_MACHINE = regex(r"(?:\A|/)lib(?:jvm|coreclr|clrgc(?:exp)?|clrjit|mono(?:sgen)?-[\d.]+)\.so")
+"""Virtual machines of languages: threads of theirs in which nothing of the program's ever runs compile its functions
+and collect its garbage. These wait for something to do as well, but not for what the program makes."""
 
 _NO_THREADS = OTHERS[-1].name
 """What lies in no thread: it would be a process of its own, which lost."""
@@ -323,6 +328,7 @@ def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleR
     """By the ids of paths, which the samples keep: most are shared, and to compare them takes long."""
     threads: dict[ThreadLabel, ThreadLabel] = {}
     idlers = _idlers(samples)
+    machines = _of_machines(samples)
     out: list[SampleRoute] = []
     for sample in samples:
         is_of_thread = sample.origin.tid not in (0, sample.origin.pid)
@@ -339,8 +345,25 @@ def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleR
         label = threads.setdefault(thread, thread)
         metrics = sample.metrics
         effort_ns = metrics.effort_ns + metrics.spin_ns
+        if route.length:
+            machines.discard(label)
         out.append(SampleRoute(metrics, label, runtime, route, effort_ns, label in idlers))
-    return out
+    return [row._replace(is_idler=True) if row.thread in machines else row for row in out]
+
+
+def _thread(sample: PathSample) -> ThreadLabel:
+    return sample.origin.pid, sample.origin.tid, sample.origin.thread
+
+
+def _of_machines(samples: Sequence[PathSample]) -> set[ThreadLabel]:
+    """The threads that were seen in a language's virtual machine."""
+    paths = {id(one.path): one.path for one in samples}
+    modules = {frame.module for path in paths.values() for frame in path}
+    theirs = set(filter(_MACHINE.search, modules))
+    if not theirs:
+        return set()
+    through = {key for key, path in paths.items() if any(frame.module in theirs for frame in path)}
+    return {_thread(one) for one in samples if id(one.path) in through}
 
 
 def _idlers(samples: Sequence[PathSample]) -> set[ThreadLabel]:
@@ -348,8 +371,7 @@ def _idlers(samples: Sequence[PathSample]) -> set[ThreadLabel]:
     worked: dict[ThreadLabel, float] = defaultdict(float)
     slept: dict[ThreadLabel, float] = defaultdict(float)
     for sample in samples:
-        origin = sample.origin
-        thread = origin.pid, origin.tid, origin.thread
+        thread = _thread(sample)
         worked[thread] += sample.metrics.work_ns + sample.metrics.spin_ns
         slept[thread] += sample.metrics[WAIT]
     return {

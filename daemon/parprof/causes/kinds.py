@@ -27,6 +27,7 @@ from parprof.causes.shares import (
     may_be_chance,
     one_at_a_time,
     pieces_may_be_equal,
+    queue_of_takers,
 )
 from parprof.causes.sites import (
     ALONE,
@@ -206,7 +207,7 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
         works_beside = alone(metrics, setting.cores) < ALONE
         # which thread has a routine is chance, and threads that have none wait, whoever makes something
         is_routine = hides_threads(site.tally, setting)
-        if not is_routine and (queue_beside(site) if works_beside else queue_of(site)):
+        if not is_routine and (queue_of_takers(site, setting) if works_beside else queue_of(site)):
             return None
         if is_routine and works_beside and queue_beside(site):
             return _one_in_the_way("routine", alone(metrics, setting.cores))
@@ -397,7 +398,7 @@ def _too_few_threads(threads: int, setting: Setting) -> Diagnosis:
 
 def _starved(site: LossSite, setting: Setting) -> Diagnosis | None:
     if is_single(site.tally, setting.cores) or _takes_too_slowly(site):
-        queue = queue_beside(site)  # others worked beside it, or it were serial code
+        queue = queue_of_takers(site, setting)  # others worked beside it, or it were serial code
         if not queue and setting.total[WAIT] and site.region is None and not setting.is_openmp:
             share = 100 * alone(site.tally.metrics, setting.cores)
             return Diagnosis(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from parprof.attribution.effort import lost_ns
-from parprof.causes.cause import Cause, without_place
+from parprof.causes.cause import UNLIKELY, Cause, without_place
 from parprof.causes.diagnosis import Judged, Kind, Setting
 from parprof.causes.evidence import Evidence
 from parprof.causes.interpreters import of_interpreter, stall_of_interpreter
@@ -83,8 +83,9 @@ def _whole_of(judged: Sequence[Judged]) -> Tally:
     return whole
 
 
-def unseen(samples: Sequence[PathSample], setting: Setting, *, left_out: bool) -> list[Cause]:
-    """That nobody works and it is not known where threads sleep, as where context switches were too dear to follow."""
+def unseen(samples: Sequence[PathSample], setting: Setting, *, left_out: bool) -> list[tuple[Cause, float]]:
+    """That nobody works and it is not known where threads sleep, as where context switches were too dear to follow;
+    with its weight: where there was nothing to do as far as anybody saw, that is likely for the rest, too."""
     metrics = Metrics()
     for sample in samples:
         if sample.path == NOBODY:
@@ -103,7 +104,8 @@ def unseen(samples: Sequence[PathSample], setting: Setting, *, left_out: bool) -
     if left_out and seen:
         what += f"; as far as it was, {seen}"
         remedy = f"if that is all, there was nothing to do; {_BUDGET_REMEDY}"
-    return [without_place(Kind.STALL, metrics, setting, what, remedy)]
+    weight = UNLIKELY if left_out and seen else 1.0
+    return [(without_place(Kind.STALL, metrics, setting, what, remedy), weight)]
 
 
 def _outside_share(samples: Iterable[PathSample]) -> float:

@@ -182,8 +182,7 @@ def _by_site(
         yield without_place(about.kind, tool.tally.metrics, setting, about.what, about.remedy), 1.0
     for site, diagnosis in _joined(judged):
         yield weighed_cause(site, diagnosis, setting)
-    for cause in unseen(samples, setting, left_out=left_out):
-        yield cause, 1.0
+    yield from unseen(samples, setting, left_out=left_out)
     for cause in nowhere(evidence, setting, samples, loading):
         if not is_alone or cause.kind is Kind.STALL:
             yield cause, 1.0

@@ -20,7 +20,7 @@ from parprof.causes.sites import (
     workers,
 )
 from parprof.causes.tallies import Tally
-from parprof.causes.waiting import waits_around
+from parprof.causes.waiting import is_queue, queue_beside, waits_around
 from parprof.metrics import SAMPLES, WAIT, Metric, Metrics
 
 _ALL_ALONE = 0.995
@@ -86,6 +86,20 @@ def comes_one_at_a_time(site: LossSite, setting: Setting) -> bool:
     ):
         return False
     return setting.company.is_one_at_a_time(site.place.procedure)
+
+
+def queue_of_takers(site: LossSite, setting: Setting) -> str:
+    """`queue_beside`, where those that wait in queues may have worked beside the site; empty where they did so at other
+    times alone, as a pool that other parts of a program have work for: then they wait for nothing that is made here."""
+    queue = queue_beside(site)
+    if not queue or setting.company is None or not knows_threads(site.tally):
+        return queue
+    first = max(site.tally.threads, key=lambda thread: site.tally.threads[thread].work_ns)
+    takers = setting.company.threads_with(
+        lambda row: bool(row.metrics[WAIT]) and not row.is_idler and is_queue(row.function)
+    ) - {first}
+    here = site.place.procedure
+    return queue if setting.company.may_work_beside(here, first, takers, itself=not site.whole) else ""
 
 
 def is_mostly_one(site: LossSite, setting: Setting) -> bool:

@@ -25,7 +25,7 @@ class SampleRoute(NamedTuple):
     effort_ns: float = 0.0
     """Its total effort, and time spun: by this is seen where there is enough to look at."""
     is_idler: bool = False
-    """Whether its thread did next to nothing but sleep."""
+    """Whether its thread did next to nothing but sleep, or only what a language's virtual machine has to do itself."""
     beside: Beside = NOTHING
     """What other threads waited for meanwhile."""
 
@@ -46,7 +46,7 @@ class Tally:
     runtime: dict[str, Metrics] = field(default_factory=dict)
     """By kind of overhead and name of the runtime's, or the system's, function that ran innermost."""
     idlers: dict[str, float] = field(default_factory=dict)
-    """By such a function: for how long threads slept in it that did next to nothing else."""
+    """By such a function: for how long threads slept in it that do nothing for the program: see `SampleRoute`."""
     prepares: dict[str, float] = field(default_factory=dict)
     """Core time unused while the program's own code imported or had compiled something, by what that was."""
     in_region_ns: float = 0.0

@@ -184,8 +184,9 @@ def file_lock_waits(site: LossSite) -> dict[str, float]:
     return found
 
 
-def _is_queue(function: str) -> bool:
-    """By its name, or, where that is a template's or a language's own, by the kind of its wait."""
+def is_queue(function: str) -> bool:
+    """Whether threads wait there for something to come: by the function's name, or, where that is a template's or a
+    language's own, by the kind of its wait."""
     is_one = _QUEUE.match(function) or (function.endswith(_FOR_SOMETHING) and not _ARRIVAL.match(function))
     return bool(is_one) and not is_for_gil(function)
 
@@ -211,10 +212,10 @@ def queue_beside(site: LossSite) -> str:
     waits = {
         name: amount - whole.idlers.get(name, 0.0)
         for name, amount in waits_of(whole).items()
-        if _is_queue(name)
+        if is_queue(name)
     }
     # for what it waits itself, as it begins perhaps, is not what it makes
-    own_ns = sum(amount for name, amount in waits_of(site.tally).items() if _is_queue(name))
+    own_ns = sum(amount for name, amount in waits_of(site.tally).items() if is_queue(name))
     if sum(waits.values()) - own_ns < 0.5 * site.tally.metrics.idleness_ns:
         return ""
     return max(waits, key=lambda name: waits[name], default="")
