@@ -300,6 +300,24 @@ def test_of_a_process_that_ran_before_what_it_uses_is_placed(
     assert not kernel.taken
 
 
+def test_of_a_better_table_is_placed_what_was_of_the_one_before(
+    partly: tuple[Kernel, Placer, dict[int, set[int]]],
+) -> None:
+    kernel, placer, present = partly
+    present[1] = {3 << REGION_SHIFT}
+    present[2] = {20 << REGION_SHIFT}
+    for pid in present:
+        placer.update(map_of(pid), wait=False)
+    before = placer._placed[FILES[0].key]
+    placer._builder.take_whole = lambda: {FILES[0].key}  # type: ignore[method-assign]
+    placer.pump()
+    assert placer._placed[FILES[0].key] is not before and here(placer) == {3, 20}
+    for pid in present:
+        placer.forget(pid)
+    placer.free_idle()
+    assert not kernel.taken
+
+
 def test_what_is_executed_later_is_placed_when_it_is_missed(
     partly: tuple[Kernel, Placer, dict[int, set[int]]],
 ) -> None:

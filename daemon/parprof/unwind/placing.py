@@ -55,6 +55,11 @@ class _Entry:
     words: bytes
     key: FileKey | None
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether there is a better table in the place of this one."""
+        return self.key is not None and self.key[0] == _REPLACED
+
 
 @dataclass(slots=True)
 class _List:
@@ -158,9 +163,8 @@ class Placer:
             if key in self._placed and key[0] == _MADE:
                 entry = self._entry(mapping, key, self._placed[key])
             elif entry is None or entry.mapping is not mapping or (entry.key and entry.key[0] in _PRIVATE):
-                placed = (
-                    None if mapping.dso.key in coming else self._place(mapping.dso, load_map, is_lived_in)
-                )
+                lived_in = is_lived_in or (entry is not None and entry.is_replaced)
+                placed = None if mapping.dso.key in coming else self._place(mapping.dso, load_map, lived_in)
                 entry = self._entry(mapping, mapping.dso.key, placed)
             if mapping.dso.key not in coming:
                 entries[mapping.start] = entry
@@ -246,7 +250,9 @@ class Placer:
                 self._free_unused(key)
             return
         load_map = self._maps[users[0]]
-        dso = next(dso for dso in load_map.dsos() if dso.key == key)
+        dso = next((dso for dso in load_map.dsos() if dso.key == key), None)
+        if dso is None:
+            return
         try:
             table = self._builder.at_hand(dso)
             wanted = None if old.here is None else self._used(dso, load_map)
