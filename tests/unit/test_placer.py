@@ -163,7 +163,7 @@ def test_tables_are_replaced_by_better_ones(
     for pid in range(1, 5 + len(FILES)):
         placer.forget(pid)
     placer.free_idle()
-    assert not kernel.taken and not kernel.lists and not placer._maps
+    assert not kernel.taken and not kernel.lists and not placer._lists
 
 
 def test_processes_are_shown_the_table_that_became_whole(tmp_path: Path) -> None:

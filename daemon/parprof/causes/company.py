@@ -10,12 +10,12 @@ unequal pieces of it, say, are each other's company.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Protocol
 
 from parprof.causes.tickers import ThreadLabel
 from parprof.cct.tree import Procedure
-from parprof.metrics import STOLEN, Metrics
+from parprof.metrics import STOLEN, WAIT, Metrics
 from parprof.model import Frame, Interval
 from parprof.patterns import regex
 
@@ -79,10 +79,18 @@ class Company:
         self._intervals = intervals
         self._windows: list[Mapping[int, Metrics]] = []
         self._known: dict[Procedure, bool] = {}
+        self._takers: dict[Callable[[str], bool], Set[ThreadLabel]] = {}
 
-    def threads_with(self, holds: Callable[[_Row], bool]) -> set[ThreadLabel]:
-        """Those of which a row is such a one."""
-        return {row.thread for row in self._rows if holds(row)}
+    def takers(self, takes: Callable[[str], bool]) -> Set[ThreadLabel]:
+        """The threads that do something for the program and waited in functions that are such, by their names: looked
+        for once for each ``takes``."""
+        if takes not in self._takers:
+            self._takers[takes] = {
+                row.thread
+                for row in self._rows
+                if row.metrics[WAIT] and not row.is_idler and takes(row.function)
+            }
+        return self._takers[takes]
 
     def hides_threads(self, threads: Mapping[ThreadLabel, Metrics]) -> bool:
         """Whether most of what these did was done in processes of a language with a scheduler of its own: which of

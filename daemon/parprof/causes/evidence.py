@@ -336,18 +336,19 @@ def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleR
         route = routes.get(key)
         if route is None:
             route = routes[key] = finder.find(sample.path, sample.physical, is_of_thread=is_of_thread)
-        origin = sample.origin
-        thread = origin.pid, origin.tid, origin.thread
+        thread = _thread(sample)
         innermost = _team_wait(sample) or route.innermost
         if sample.path and is_wait(sample.path[-1].name) and innermost != sample.path[-1].name:
             innermost = f"{innermost} {sample.path[-1].name}"
-        runtime = f"{origin.overhead}:{innermost}" if innermost else ""
+        runtime = f"{sample.origin.overhead}:{innermost}" if innermost else ""
         label = threads.setdefault(thread, thread)
         metrics = sample.metrics
         effort_ns = metrics.effort_ns + metrics.spin_ns
         if route.length:
             machines.discard(label)
         out.append(SampleRoute(metrics, label, runtime, route, effort_ns, label in idlers))
+    if not machines:
+        return out
     return [row._replace(is_idler=True) if row.thread in machines else row for row in out]
 
 

@@ -95,9 +95,7 @@ def queue_of_takers(site: LossSite, setting: Setting) -> str:
     if not queue or setting.company is None or not knows_threads(site.tally):
         return queue
     first = max(site.tally.threads, key=lambda thread: site.tally.threads[thread].work_ns)
-    takers = setting.company.threads_with(
-        lambda row: bool(row.metrics[WAIT]) and not row.is_idler and is_queue(row.function)
-    ) - {first}
+    takers = setting.company.takers(is_queue) - {first}
     here = site.place.procedure
     return queue if setting.company.may_work_beside(here, first, takers, itself=not site.whole) else ""
 

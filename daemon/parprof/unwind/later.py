@@ -51,7 +51,8 @@ class LaterTables(Closing):
         name = dso.content_name()  # for which the file is asked
         if name in self._asked:
             self._keys.setdefault(name, set()).add(dso.key)
-        if not name or name in self._asked or len(self._asked) >= _MAX_FILES:
+            return
+        if not name or len(self._asked) >= _MAX_FILES:
             return
         self._asked.add(name)
         self._keys[name] = {dso.key}

@@ -70,6 +70,8 @@ class _List:
     keys: frozenset[FileKey]
     entries: dict[int, _Entry]
     """By the address of the mapping, those that are told in full: of the others the table is yet to come."""
+    load_map: LoadMap
+    """What it tells of, of the first process that was shown it."""
     users: int = 1
 
 
@@ -93,8 +95,6 @@ class Placer:
         self._made: dict[int, dict[int, FileKey]] = {}
         """By process: tables of code of no file, by the begin of its mapping."""
         self._numbers = count()
-        self._maps: dict[int, LoadMap] = {}
-        """By process: what `_lists` tells of, of it or of the process that it was forked from."""
         self._by_file: dict[tuple[int, int], Dso] = {}
         """By device and inode: the files of which the kernel knows where their tables are."""
         self.refused = 0
@@ -134,8 +134,7 @@ class Placer:
             for key in used - kept:
                 self._user(key, 1)
             self._kernel.store.write(index, raw)
-            self._lists[load_map.pid] = _List(index, len(raw), used, entries)
-            self._maps[load_map.pid] = load_map
+            self._lists[load_map.pid] = _List(index, len(raw), used, entries, load_map)
             self._show(load_map.pid)
         if before is not None:
             before.keys -= kept
@@ -207,7 +206,6 @@ class Placer:
             return
         shown.users += 1
         self._lists[child] = shown
-        self._maps[child] = self._maps[parent]
         if parent in self._made:
             self._made[child] = self._made[parent]
         self._show(child)
@@ -244,12 +242,16 @@ class Placer:
     def _replace(self, key: FileKey) -> None:
         """A file's table has become better: it takes the place of the one that processes are shown."""
         old = self._placed.get(key)
-        users = [pid for pid, shown in self._lists.items() if key in shown.keys]
-        if old is None or not users:
-            if old is not None:
-                self._free_unused(key)
+        if old is None:
             return
-        load_map = self._maps[users[0]]
+        if not old.users:
+            self._free_unused(key)
+            return
+        sharing: dict[int, list[int]] = {}
+        for pid, shown in self._lists.items():
+            if key in shown.keys:
+                sharing.setdefault(shown.index, []).append(pid)
+        load_map = self._lists[next(iter(sharing.values()))[0]].load_map
         dso = next((dso for dso in load_map.dsos() if dso.key == key), None)
         if dso is None:
             return
@@ -265,9 +267,6 @@ class Placer:
         self._publish(dso, new)
         replaced = (_REPLACED, next(self._numbers))
         self._placed[replaced] = old
-        sharing: dict[int, list[int]] = {}
-        for pid in users:
-            sharing.setdefault(self._lists[pid].index, []).append(pid)
         for pids in sharing.values():
             shown = self._lists[pids[0]]
             shown.keys = shown.keys - {key} | {replaced}
@@ -279,14 +278,14 @@ class Placer:
     def _renew(self, shown: _List, pids: list[int]) -> None:
         """Show the processes that share a list another one, which they share again."""
         first, *others = pids
-        self.update(self._maps[first].of(first), wait=False)
+        self.update(shown.load_map.of(first), wait=False)
         for pid in others:
             if first in self._lists:
                 del self._lists[pid]
                 self.inherit(first, pid)
                 self._drop(shown)
             else:  # for which there was no room
-                self.update(self._maps[pid].of(pid), wait=False)
+                self.update(shown.load_map.of(pid), wait=False)
 
     def _missing(self, load_map: LoadMap) -> list[Dso]:
         """The files whose tables are not in place, first those that were loaded first: the executable, and libraries
@@ -299,7 +298,6 @@ class Placer:
         """A process is gone or not watched any more."""
         self._waiting.pop(pid, None)
         self._made.pop(pid, None)
-        self._maps.pop(pid, None)
         before = self._lists.pop(pid, None)
         if before is not None:
             self._kernel.set_mapping_list(pid, 0, 0)
